@@ -1,0 +1,62 @@
+//! Names, paths, ports and numbers that both sides of a pod share: the roles that read them and the driver that
+//! renders pods which call those roles. Written once, so that a rendered pod cannot name what no role knows.
+
+/// Port of the egress proxy inside the workload's network namespace, in every topology.
+pub const PROXY_PORT: u16 = 3128;
+
+/// What the workload's proxy variables hold in every topology.
+pub const PROXY_URL: &str = "http://127.0.0.1:3128";
+
+/// A name a laptop policy may list to reach services on the host's own loopback (design §4).
+pub const HOST_ALIAS: &str = "host.openshell.internal";
+
+/// User whose entry in the image's passwd file is the workload's identity when nothing else names one.
+pub const SANDBOX_USER: &str = "sandbox";
+
+/// Identity of last resort for a workload started by root: the kernel's overflow id, which owns nothing.
+pub const OVERFLOW_ID: u32 = 65534;
+
+/// Where an image may bake its own policy.
+pub const IMAGE_POLICY_PATH: &str = "/etc/openshell/policy.yaml";
+
+/// Directory where an unset or root working directory sends the workload.
+pub const SANDBOX_HOME: &str = "/sandbox";
+
+/// Environment variables that roles read. Identity and endpoints only: what draws a boundary comes from argv, because
+/// an image can bake environment but cannot change the argv a driver sets.
+pub mod env {
+    /// Prefix of everything that is the supervisor's and must not reach the workload.
+    pub const PREFIX: &str = "OPENSHELL_";
+    /// Set to `1` in every workload, so that a program can tell it is inside.
+    pub const INSIDE: &str = "OPENSHELL_SANDBOX";
+    /// Name of the sandbox.
+    pub const SANDBOX: &str = "OPENSHELL_SANDBOX";
+    /// UUID of the sandbox.
+    pub const SANDBOX_ID: &str = "OPENSHELL_SANDBOX_ID";
+    /// Numeric identity of the workload, set by the driver; comes with [`SANDBOX_GID`] or not at all.
+    pub const SANDBOX_UID: &str = "OPENSHELL_SANDBOX_UID";
+    /// See [`SANDBOX_UID`].
+    pub const SANDBOX_GID: &str = "OPENSHELL_SANDBOX_GID";
+    /// JSON map of variables the user asked for in the workload.
+    pub const USER_ENVIRONMENT: &str = "OPENSHELL_USER_ENVIRONMENT";
+    /// JSON `{version, command, tty}`, or `base64url:` and the same.
+    pub const MAIN_PROCESS_SPEC: &str = "OPENSHELL_MAIN_PROCESS_SPEC";
+    /// Level of the one-line log on stderr.
+    pub const LOG_LEVEL: &str = "OPENSHELL_LOG_LEVEL";
+}
+
+/// Exit codes of the supervisor's own making (design §1); the workload's own pass through.
+pub mod exit {
+    /// Wrong usage.
+    pub const USAGE: u8 = 2;
+    /// `--timeout` ended the workload.
+    pub const TIMED_OUT: u8 = 124;
+    /// The supervisor failed before the workload ran.
+    pub const SETUP: u8 = 125;
+    /// The command was found and cannot be executed.
+    pub const NOT_EXECUTABLE: u8 = 126;
+    /// The command was not found.
+    pub const NOT_FOUND: u8 = 127;
+    /// Added to a signal's number when that signal ended the workload.
+    pub const SIGNAL_BASE: u8 = 128;
+}

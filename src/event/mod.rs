@@ -1,0 +1,151 @@
+//! Security events, their OCSF and one-line forms, metrics, and the admin listener that shows both.
+//!
+//! A mechanism that allows, refuses or notices something says so by [`Events::emit`]; what becomes of it (a JSON line,
+//! a line on stderr, a counter) is decided here and nowhere else.
+
+mod line;
+mod ocsf;
+mod sink;
+
+pub mod admin;
+pub mod metrics;
+
+pub use sink::{Destination, Events, LogLevel};
+
+use std::net::IpAddr;
+
+/// How bad it is; the numbers are OCSF's `severity_id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Things going as they should.
+    Informational = 1,
+    /// A refusal that policy asked for.
+    Low = 2,
+    /// Something that an operator should look at.
+    Medium = 3,
+    /// A protection that is not in force, or an attempt to get around one.
+    High = 4,
+    /// The sandbox cannot do its job.
+    Critical = 5,
+}
+
+/// Whether what was asked for happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// It was let through.
+    Allowed,
+    /// It was refused.
+    Denied,
+}
+
+/// Where on its way a connection was judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// A CONNECT request.
+    Connect,
+    /// An absolute-form HTTP request.
+    Forward,
+    /// Reading the request, before there was anything to decide.
+    Parse,
+    /// Who owns the connection.
+    Attribution,
+    /// The destination guard, after resolving.
+    Destination,
+    /// Resolving or dialling what was allowed.
+    Dial,
+    /// A packet that tried to go around the proxy.
+    Bypass,
+    /// An open tunnel that a new policy generation no longer allows.
+    Reload,
+}
+
+/// A program as events name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Actor {
+    /// Path of its executable.
+    pub binary: Option<String>,
+    /// Process id, in the workload's PID namespace where it has one.
+    pub pid: Option<u32>,
+    /// User id that owns the socket.
+    pub uid: Option<u32>,
+}
+
+/// OCSF Network Activity (4001), and HTTP Activity (4002) when `http` is set.
+#[derive(Clone, Debug)]
+pub struct NetworkActivity {
+    /// Allowed or denied.
+    pub disposition: Disposition,
+    /// Where it was judged.
+    pub stage: Stage,
+    /// Destination as the client named it, canonical where it could be read.
+    pub host: String,
+    /// Destination port; 0 where the protocol has none.
+    pub port: u16,
+    /// Address dialled, or tried.
+    pub address: Option<IpAddr>,
+    /// `tcp`, `udp`, `icmp`, `icmpv6`, or the number.
+    pub protocol: String,
+    /// Who asked.
+    pub actor: Actor,
+    /// Entry of `network_policies` that decided.
+    pub policy: Option<String>,
+    /// Why it was refused, or what is remarkable.
+    pub reason: Option<String>,
+    /// How often this happened since it was last reported; 1 for a single happening.
+    pub count: u64,
+    /// The request, where the stage reads one.
+    pub http: Option<HttpRequestFacts>,
+}
+
+/// What an HTTP event adds.
+#[derive(Clone, Debug)]
+pub struct HttpRequestFacts {
+    /// Request method.
+    pub method: String,
+    /// Path without the query, which may hold secrets.
+    pub path: String,
+    /// Status answered, where one was.
+    pub status: Option<u16>,
+}
+
+/// OCSF Process Activity (1007): the workload's start and end.
+#[derive(Clone, Debug)]
+pub struct ProcessActivity {
+    /// What happened.
+    pub activity: ProcessStep,
+    /// Command line of the workload: its first word only, since arguments may hold secrets.
+    pub command: String,
+    /// Process id, in the workload's PID namespace where it has one.
+    pub pid: Option<u32>,
+}
+
+/// A step of the workload's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessStep {
+    /// It runs.
+    Launched,
+    /// It ended, with this exit code as the supervisor will report it.
+    Exited(u8),
+}
+
+/// OCSF Detection Finding (2004): a state of the sandbox that someone should know about.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// How bad.
+    pub severity: Severity,
+    /// Stable kebab-case name, for filters and metrics: `landlock-not-enforced`.
+    pub kind: &'static str,
+    /// The sentence for people, with cause and remedy.
+    pub message: String,
+}
+
+/// Something worth recording.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Traffic let through or refused.
+    Network(NetworkActivity),
+    /// The workload started or ended.
+    Process(ProcessActivity),
+    /// A state of the sandbox.
+    Finding(Finding),
+}

@@ -1,0 +1,28 @@
+//! Every role of an agent sandbox in one executable, and the contract those roles share with the driver that renders
+//! pods. Arrows point one way: `main → role → mechanisms → sys`.
+#![deny(unsafe_code)]
+
+pub mod contract;
+
+#[cfg(feature = "supervisor")]
+pub mod attribution;
+#[cfg(feature = "supervisor")]
+pub mod cli;
+#[cfg(feature = "supervisor")]
+pub mod confine;
+#[cfg(feature = "supervisor")]
+pub mod egress;
+#[cfg(feature = "supervisor")]
+pub mod event;
+#[cfg(feature = "supervisor")]
+pub mod fence;
+#[cfg(feature = "supervisor")]
+pub mod netns;
+#[cfg(feature = "supervisor")]
+pub mod policy;
+#[cfg(feature = "supervisor")]
+pub mod role;
+#[cfg(feature = "supervisor")]
+pub mod sys;
+#[cfg(feature = "supervisor")]
+pub mod workload;

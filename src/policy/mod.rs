@@ -1,0 +1,103 @@
+//! What the sandbox may do: the policy file, its validation, and the two-stage decision of design §3.
+//!
+//! A file is read into [`schema`] types, validated with every problem reported at its line and column, and normalised
+//! into a [`Policy`]. A [`Snapshot`] is one generation of it, with the Rego engine that decides and the cache of what
+//! it decided; the [`Store`] swaps generations whole.
+
+pub mod decision;
+pub mod host;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+/// A validated policy, in the form that every mechanism reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Paths the workload may see.
+    pub filesystem: Filesystem,
+    /// What to do where Landlock cannot enforce them.
+    pub landlock: Compatibility,
+    /// Who the workload is; `None` leaves it to the driver, the image and the defaults.
+    pub process: ProcessIdentity,
+    /// Entries of `network_policies`, in the order of their keys.
+    pub network: Vec<Arc<NetworkPolicy>>,
+}
+
+/// Section `filesystem_policy`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filesystem {
+    /// Whether the working directory is added to `read_write`.
+    pub include_workdir: bool,
+    /// Paths to read and execute.
+    pub read_only: Vec<PathBuf>,
+    /// Paths to write as well.
+    pub read_write: Vec<PathBuf>,
+}
+
+/// Section `landlock`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compatibility {
+    /// Enforce what the kernel can, and say loudly what it cannot.
+    BestEffort,
+    /// Refuse to start unless everything can be enforced.
+    HardRequirement,
+}
+
+/// Section `process`: names or numbers, as written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessIdentity {
+    /// `run_as_user`.
+    pub user: Option<String>,
+    /// `run_as_group`.
+    pub group: Option<String>,
+}
+
+/// One entry of `network_policies`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkPolicy {
+    /// Key in the file; the name that denials and events give.
+    pub key: String,
+    /// Destinations.
+    pub endpoints: Vec<Endpoint>,
+    /// Programs that may reach them: exact paths or globs.
+    pub binaries: Vec<String>,
+}
+
+/// A destination that an entry allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Host, or `None` where `allowed_ips` alone selects.
+    pub host: Option<HostPattern>,
+    /// Ports, sorted, never empty.
+    pub ports: Vec<u16>,
+    /// Address ranges that this endpoint may resolve to although they are private.
+    pub allowed_ips: Vec<IpNet>,
+    /// `tls: skip`: never intercept.
+    pub tls_skip: bool,
+}
+
+/// A host as a policy writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostPattern {
+    /// One host, canonical.
+    Exact(host::Host),
+    /// A glob over labels: `*` inside a label, `**` across.
+    Glob(String),
+}
+
+impl Endpoint {
+    /// Whether the file names this host exactly, which lets it resolve to private addresses (design §4).
+    #[must_use]
+    pub fn names(&self, host: &host::Host) -> bool {
+        matches!(&self.host, Some(HostPattern::Exact(exact)) if exact == host)
+    }
+
+    /// Whether `address` lies in one of the ranges that the endpoint lists.
+    #[must_use]
+    pub fn lists(&self, address: IpAddr) -> bool {
+        self.allowed_ips.iter().any(|range| range.contains(&address))
+    }
+}

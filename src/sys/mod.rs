@@ -1,0 +1,5 @@
+//! The only room where unsafe code may stand, each block with its SAFETY line, and the thin layer over kernel
+//! interfaces that several mechanisms share.
+#![allow(unsafe_code, reason = "the one room for it: src/lib.rs denies it everywhere else")]
+
+pub mod netlink;
