@@ -1,1 +1,298 @@
-fn main() {}
+//! The table of design §13: the direct path, ours, and the rivals that are installed, in turn, on one machine in one
+//! run. Origins are nginx in a network namespace; ours runs with identity and policy on, its clients inside the
+//! sandbox. Absolute figures wander with the machine, so every row ends in ratios.
+//!
+//! `cargo bench --bench egress [-- QUICK]`; needs root, nginx and iproute2; squid, tinyproxy and bwrap if there.
+
+#[path = "client.rs"]
+mod client;
+#[path = "../tests/world.rs"]
+#[allow(dead_code, reason = "the harness serves the tests too, which use more of it")]
+mod world;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use world::{Daemon, ORIGIN_V4, World};
+
+const ORIGIN_PORT: u16 = 8080;
+const SQUID_PORT: u16 = 3130;
+const TINYPROXY_PORT: u16 = 3131;
+/// Idle tunnels that the memory row holds open.
+const IDLE_TUNNELS: u64 = 2_000;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("client") if arguments[1] == "hold" => {
+            let _ = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
+        }
+        Some("client") => client::main(&arguments[1..]),
+        _ => Bench::new(arguments.iter().any(|argument| argument == "QUICK")).run(),
+    }
+}
+
+/// The stage: origin and rivals up, and where our policy and this executable lie for the sandbox to read.
+struct Bench {
+    world: World,
+    policy: PathBuf,
+    client: PathBuf,
+    quick: bool,
+    rivals: Vec<(&'static str, u16, Daemon)>,
+    _origin: Daemon,
+}
+
+/// A row of the table: a figure for each way, and which direction is better.
+struct Row {
+    name: &'static str,
+    unit: &'static str,
+    lower_is_better: bool,
+    figures: Vec<(&'static str, f64)>,
+}
+
+impl Bench {
+    fn new(quick: bool) -> Self {
+        let world = World::new();
+        let origin = start_nginx(&world);
+        let client = world.directory().join("client");
+        std::fs::copy(std::env::current_exe().expect("own path"), &client).expect("copy the client");
+        let policy = world.file(
+            "policy.yaml",
+            format!(
+                "version: 1\nfilesystem_policy:\n  include_workdir: false\n  read_only: [{}]\nnetwork_policies:\n  bench:\n    \
+                 endpoints:\n      - {{host: {ORIGIN_V4}, port: {ORIGIN_PORT}}}\n    binaries:\n      - {{path: {}}}\n",
+                world.directory().display(),
+                client.display()
+            ),
+        );
+        let rivals = start_rivals(&world);
+        Self { world, policy, client, quick, rivals, _origin: origin }
+    }
+
+    fn run(&self) {
+        let (latency, seconds, processes) = if self.quick { ("500", "1", &[1, 10][..]) } else { ("5000", "5", &[1, 10, 100][..]) };
+        let mut rows = vec![
+            self.row("CONNECT to usable, one client, p50", "ms", "p50_ms", &["latency"], &[latency]),
+            self.row("CONNECT to usable, one client, p99", "ms", "p99_ms", &["latency"], &[latency]),
+            self.row("CONNECT, 8 clients", "/s", "per_second", &["rate"], &["8", seconds]),
+            self.row("forward HTTP, 1 kB, 8 connections", "req/s", "per_second", &["requests"], &["8", seconds]),
+            self.row("tunnel, one stream", "MB/s", "mb_per_second", &["tunnel"], &[]),
+        ];
+        rows[0].lower_is_better = true;
+        rows[1].lower_is_better = true;
+        rows.push(self.start_time());
+        println!("\n{:<42} {:>10} {:>10} {:>10} {:>10}   ratios of ours", "", "direct", "ours", "squid", "tinyproxy");
+        for row in &rows {
+            row.print();
+        }
+        println!("\nours, CONNECT p50 by what else the sandbox runs (processes of 100 descriptors):");
+        for kind in ["same", "other"] {
+            for &count in processes {
+                let load = ["owners"];
+                let figures = self.ours(&load, &[&count.to_string(), kind, if self.quick { "200" } else { "1000" }]);
+                println!("  {count:>3} of {kind:<5} program: {:>8.4} ms (p99 {:.4})", figures["p50_ms"], figures["p99_ms"]);
+            }
+        }
+        self.memory();
+    }
+
+    /// The same load on every way.
+    fn row(&self, name: &'static str, unit: &'static str, key: &str, load: &[&str], parameters: &[&str]) -> Row {
+        let value = |figures: &Value| figures[key].as_f64().expect("a figure");
+        let mut figures = vec![("direct", value(&self.outside(None, load, parameters)))];
+        figures.push(("ours", value(&self.ours(load, parameters))));
+        for (rival, port, _) in &self.rivals {
+            figures.push((rival, value(&self.outside(Some(*port), load, parameters))));
+        }
+        Row { name, unit, lower_is_better: false, figures }
+    }
+
+    /// Drives a load inside our sandbox.
+    fn ours(&self, load: &[&str], parameters: &[&str]) -> Value {
+        let outcome = self
+            .world
+            .run()
+            .policy(&self.policy)
+            .command([self.client.as_os_str(), "client".as_ref()])
+            .args(load)
+            .args(["127.0.0.1:3128", &format!("{ORIGIN_V4}:{ORIGIN_PORT}")])
+            .args(parameters)
+            .output()
+            .expect(0);
+        serde_json::from_str(&outcome.stdout).unwrap_or_else(|_| panic!("no figures: {outcome:?}"))
+    }
+
+    /// Drives a load on the machine: direct, or through a rival.
+    fn outside(&self, port: Option<u16>, load: &[&str], parameters: &[&str]) -> Value {
+        let proxy = port.map_or("-".to_owned(), |port| format!("127.0.0.1:{port}"));
+        let output = self
+            .world
+            .machine_program(&self.client)
+            .arg("client")
+            .args(load)
+            .args([proxy, format!("{ORIGIN_V4}:{ORIGIN_PORT}")])
+            .args(parameters)
+            .output()
+            .expect("the client");
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("no figures: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// `run -- /bin/true`, whole, against bwrap and against nothing.
+    fn start_time(&self) -> Row {
+        let time = |make: &dyn Fn() -> Command| {
+            let mut taken: Vec<f64> = (0..if self.quick { 11 } else { 51 })
+                .map(|_| {
+                    let started = Instant::now();
+                    assert!(make().stdout(Stdio::null()).status().expect("start").success());
+                    started.elapsed().as_secs_f64() * 1e3
+                })
+                .collect();
+            taken.sort_by(f64::total_cmp);
+            taken[taken.len() / 2]
+        };
+        let ours = || {
+            let mut command = Command::new(world::supervisor());
+            command.args(["run", "--", "/bin/true"]);
+            command
+        };
+        let mut figures = vec![("direct", time(&|| Command::new("/bin/true"))), ("ours", time(&ours))];
+        if installed("bwrap") {
+            let bwrap = || {
+                let mut command = Command::new("bwrap");
+                command.args(["--unshare-net", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true"]);
+                command
+            };
+            figures.push(("bwrap", time(&bwrap)));
+        }
+        Row { name: "run -- /bin/true, wall (last: bwrap)", unit: "ms", lower_is_better: true, figures }
+    }
+
+    /// Resident memory at rest, under load, and with idle tunnels.
+    fn memory(&self) {
+        let target = format!("{ORIGIN_V4}:{ORIGIN_PORT}");
+        let run = |load: &[&str]| {
+            let mut command = self
+                .world
+                .run()
+                .policy(&self.policy)
+                .command([self.client.as_os_str(), "client".as_ref()])
+                .args(load)
+                .build();
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            Daemon::spawn(command)
+        };
+        let seconds = if self.quick { "1" } else { "5" };
+        let mut under_load = run(&["requests", "127.0.0.1:3128", &target, "8", seconds]);
+        let mut peak = 0.0_f64;
+        while under_load.wait_within(Duration::from_millis(100)).is_none() {
+            peak = peak.max(resident(under_load.pid()));
+        }
+        let count = IDLE_TUNNELS.to_string();
+        let open = |tunnels: &str| {
+            let mut daemon = run(&["idle", "127.0.0.1:3128", &target, tunnels]);
+            let stdout = daemon.child().stdout.take().expect("piped");
+            let mut line = String::new();
+            BufReader::new(stdout).read_line(&mut line).expect("ready");
+            assert!(line.contains("open"), "{line:?}");
+            std::thread::sleep(Duration::from_millis(300));
+            let resident = resident(daemon.pid());
+            drop(daemon.child().stdin.take());
+            daemon.wait_within(world::PATIENCE);
+            resident
+        };
+        let (one, many) = (open("1"), open(&count));
+        println!("\nours, resident memory of the supervisor:");
+        println!("  forward load, 8 connections: {peak:.1} MB");
+        println!("  1 idle tunnel: {one:.1} MB; {IDLE_TUNNELS}: {many:.1} MB; each costs {:.1} kB", {
+            (many - one) * 1e3 / (IDLE_TUNNELS - 1) as f64
+        });
+    }
+}
+
+impl Row {
+    fn print(&self) {
+        let figure = |name: &str| self.figures.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
+        let ours = figure("ours").expect("ours is measured");
+        let cell = |name| figure(name).map_or("-".into(), |value| format!("{value:.3}"));
+        let third = self.figures.get(2).map_or("squid", |(name, _)| name);
+        print!("{:<42} {:>10} {:>10} {:>10} {:>10} ", format!("{} [{}]", self.name, self.unit), cell("direct"), cell("ours"), cell(third), {
+            cell("tinyproxy")
+        });
+        for (name, value) in self.figures.iter().filter(|(name, _)| *name != "ours") {
+            let ratio = if self.lower_is_better { value / ours } else { ours / value };
+            print!("  {ratio:.2}× {name}");
+        }
+        println!();
+    }
+}
+
+/// VmRSS of a process in MB.
+fn resident(pid: i32) -> f64 {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .ok()
+        .and_then(|status| {
+            let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+            line.split_whitespace().nth(1)?.parse::<f64>().ok()
+        })
+        .map_or(0.0, |kilobytes| kilobytes / 1e3)
+}
+
+fn installed(program: &str) -> bool {
+    ["/usr/bin", "/usr/sbin", "/usr/local/bin"].iter().any(|directory| Path::new(directory).join(program).exists())
+}
+
+fn start_nginx(world: &World) -> Daemon {
+    let root = world.directory();
+    world.file("1k", vec![b'x'; 1024]);
+    std::fs::File::create(root.join("big")).and_then(|file| file.set_len(2 << 30)).expect("the big file");
+    let configuration = world.file(
+        "nginx.conf",
+        format!(
+            "daemon off; worker_processes 1; pid {0}/nginx.pid; error_log stderr crit; user root;\nevents {{ worker_connections 8192; \
+             }}\nhttp {{ access_log off; sendfile on; tcp_nodelay on; keepalive_requests 100000000; server {{ listen {ORIGIN_PORT} \
+             backlog=4096; root {0}; }} }}\n",
+            root.display()
+        ),
+    );
+    let daemon = world.origin_program("nginx", &["-c", configuration.to_str().expect("a path")]);
+    world::eventually("nginx answers", || {
+        world.in_machine(|| std::net::TcpStream::connect((ORIGIN_V4, ORIGIN_PORT)).is_ok())
+    });
+    daemon
+}
+
+fn start_rivals(world: &World) -> Vec<(&'static str, u16, Daemon)> {
+    let mut rivals = Vec::new();
+    let directory = world.directory().display();
+    if installed("squid") {
+        let configuration = world.file(
+            "squid.conf",
+            format!(
+                "http_port 127.0.0.1:{SQUID_PORT}\nhttp_access allow all\ncache deny all\naccess_log none\ncache_log /dev/null\n\
+                 pid_filename none\nshutdown_lifetime 0 seconds\ncoredump_dir {directory}\n"
+            ),
+        );
+        let mut command = world.machine_program("squid");
+        command.args(["-N", "-f"]).arg(configuration).stdout(Stdio::null()).stderr(Stdio::null());
+        rivals.push(("squid", SQUID_PORT, Daemon::spawn(command)));
+    }
+    if installed("tinyproxy") {
+        let configuration = world.file(
+            "tinyproxy.conf",
+            format!("Port {TINYPROXY_PORT}\nListen 127.0.0.1\nTimeout 600\nMaxClients 4000\nLogLevel Critical\nPidFile \"{directory}/tinyproxy.pid\"\n"),
+        );
+        let mut command = world.machine_program("tinyproxy");
+        command.args(["-d", "-c"]).arg(configuration).stdout(Stdio::null());
+        rivals.push(("tinyproxy", TINYPROXY_PORT, Daemon::spawn(command)));
+    }
+    for &(name, port, _) in &rivals {
+        world::eventually(&format!("{name} answers"), || {
+            world.in_machine(move || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok())
+        });
+    }
+    rivals
+}

@@ -1,1 +1,291 @@
-//! x
+//! Flags and environment of each role, in clap's terms. Parsing, help, completions and man pages all come from here.
+//!
+//! What draws a boundary (policy, identity mode, bind addresses, profiles) has no environment variable: an image can
+//! bake environment, it cannot change the argv that a driver sets (design §1). Identity and labels have one.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, ValueEnum, ValueHint};
+
+use crate::contract::env;
+
+/// Run a command confined, with its egress policed.
+///
+/// The command gets a network namespace of its own in which the only way out is the egress proxy at
+/// http://127.0.0.1:3128, sees the paths that the policy grants, and has no capability. What the policy allows goes
+/// out; everything else is refused at once and explained. Ends with the command's exit code.
+#[derive(Debug, Parser)]
+#[command(name = "run", after_help = RUN_EXAMPLES)]
+pub struct Run {
+    /// Let the command reach HOST:PORT, by whatever program; may be repeated. For a quick try: a policy file says more
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "policy")]
+    pub allow: Vec<String>,
+    /// Everything that the entrypoint takes as well
+    #[command(flatten)]
+    pub sandbox: Sandbox,
+    /// Set NAME in the command's environment, or pass it through from here when there is no `=`; may be repeated
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
+    pub environment: Vec<String>,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", num_args = 1.., required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  openshell-supervisor run --allow api.example.com:443 -- curl https://api.example.com/
+  openshell-supervisor run --policy policies/examples/github-clone.yaml -- git clone https://github.com/rust-lang/log
+  openshell-supervisor run -- bash";
+
+/// Entrypoint of a combined container: launch the workload, and be its only way out.
+///
+/// The workload follows `--`, or comes from OPENSHELL_MAIN_PROCESS_SPEC.
+#[derive(Debug, Parser)]
+#[command(name = "network,process")]
+pub struct Combined {
+    /// What `run` takes as well
+    #[command(flatten)]
+    pub sandbox: Sandbox,
+    /// The workload and its arguments
+    #[arg(value_name = "CMD", last = true, value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+/// The egress proxy and policy engine alone, for the processes of the namespaces it is started in.
+///
+/// SIGHUP reloads the policy; TERM and INT end it.
+#[derive(Debug, Parser)]
+#[command(name = "network")]
+pub struct Network {
+    /// Which policy, and what else decides
+    #[command(flatten)]
+    pub policy: PolicyOptions,
+    /// Where to listen; loopback, since whoever can connect is judged by the processes of this machine
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3128")]
+    pub bind: SocketAddr,
+    /// What is recorded, and where
+    #[command(flatten)]
+    pub records: Records,
+}
+
+/// What a sandbox is made of, for `run` and the entrypoint alike.
+#[derive(Args, Debug)]
+pub struct Sandbox {
+    /// Which policy, and what else decides
+    #[command(flatten)]
+    pub policy: PolicyOptions,
+    /// Directory the workload starts in; granted to it where the policy says `include_workdir`
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub workdir: Option<PathBuf>,
+    /// End the workload after this many seconds, with exit code 124; 0 is never
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds, hide_default_value = true)]
+    pub timeout: f64,
+    /// Time between TERM and KILL when the workload is to end
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    pub grace: f64,
+    /// System calls that the workload may make
+    #[arg(long, value_enum, value_name = "PROFILE", default_value_t = SeccompProfile::Baseline)]
+    pub seccomp: SeccompProfile,
+    /// Limit a resource of the workload: `nofile=1024`, `nproc=64`, `as=2147483648`; may be repeated
+    #[arg(long = "limit", value_name = "NAME=NUMBER")]
+    pub limits: Vec<String>,
+    /// What is recorded, and where
+    #[command(flatten)]
+    pub records: Records,
+}
+
+/// Which policy decides, and how.
+#[derive(Args, Debug)]
+pub struct PolicyOptions {
+    /// Policy file; without one the workload gets the restrictive default and no network
+    #[arg(long, value_name = "FILE", alias = "policy-data", value_hint = ValueHint::FilePath)]
+    pub policy: Option<PathBuf>,
+    /// Rego that replaces the built-in decision (package `openshell.egress`, rule `decision`)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub policy_rules: Option<PathBuf>,
+    /// The decision compiled by `opa build -t wasm -e openshell/egress/decision`
+    #[cfg(feature = "wasm-policy")]
+    #[arg(long, value_name = "FILE", conflicts_with = "policy_rules", value_hint = ValueHint::FilePath)]
+    pub policy_wasm: Option<PathBuf>,
+    /// What to do when a changed policy file is invalid
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = OnInvalidPolicy::KeepLast)]
+    pub on_invalid_policy: OnInvalidPolicy,
+    /// Start although the workload could rewrite its own policy; it is then never reloaded
+    #[arg(long)]
+    pub allow_writable_policy: bool,
+    /// Whether a policy's `binaries` count: `relaxed` judges by destination alone
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = BinaryIdentity::Required)]
+    pub binary_identity: BinaryIdentity,
+}
+
+impl PolicyOptions {
+    /// `--policy-wasm`, where this build has it.
+    #[must_use]
+    pub fn wasm(&self) -> Option<PathBuf> {
+        #[cfg(feature = "wasm-policy")]
+        return self.policy_wasm.clone();
+        #[cfg(not(feature = "wasm-policy"))]
+        None
+    }
+}
+
+/// What is recorded, and where.
+#[derive(Args, Debug)]
+pub struct Records {
+    /// Security events as OCSF JSON lines: a file to append to, `-` for standard output, or `off`
+    #[arg(long, value_name = "FILE|-|off", default_value = "off")]
+    pub events: OsString,
+    /// What is told on stderr, one line each: warn shows refusals and findings, info what was allowed as well
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Warn, env = env::LOG_LEVEL)]
+    pub log_level: LogLevel,
+    /// Serve /livez, /readyz and /metrics here; nothing is served without it
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub admin_bind: Option<SocketAddr>,
+    /// Name of the sandbox, for events
+    #[arg(long, value_name = "NAME", env = env::SANDBOX)]
+    pub sandbox: Option<String>,
+    /// UUID of the sandbox, for events
+    #[arg(long, value_name = "UUID", env = env::SANDBOX_ID)]
+    pub sandbox_id: Option<String>,
+}
+
+/// `--seccomp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SeccompProfile {
+    /// What agents and their tools need, and no more of the kernel than that
+    Baseline,
+    /// Without memfd, pidfd and personality too: for workloads known to need none
+    Strict,
+    /// What CUDA needs as well
+    Gpu,
+}
+
+/// `--on-invalid-policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnInvalidPolicy {
+    /// Refuse it, keep deciding by the last good one
+    KeepLast,
+    /// Refuse it, and everything else until it is mended
+    DenyAll,
+}
+
+/// `--binary-identity`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BinaryIdentity {
+    /// Every connection is traced to the program that owns it
+    Required,
+    /// It is not, and every event says so
+    Relaxed,
+}
+
+/// `--log-level`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// Nothing
+    Off,
+    /// Findings that leave the sandbox unprotected or unable to work
+    Error,
+    /// Refusals and findings
+    Warn,
+    /// What was allowed, and the workload's life, as well
+    Info,
+    /// Everything
+    Debug,
+}
+
+/// Check a policy file, or explain what it decides.
+#[derive(Debug, Parser)]
+#[command(name = "policy", arg_required_else_help = true)]
+pub struct Policy {
+    /// What to do
+    #[command(subcommand)]
+    pub action: PolicyAction,
+}
+
+/// What `policy` does.
+#[derive(Debug, clap::Subcommand)]
+pub enum PolicyAction {
+    /// Validate a policy file; every problem is told at once, with line and column
+    Check {
+        /// The policy file
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Tell what a policy decides for one connection, by which entry, or what is missing
+    Explain {
+        /// The policy file
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Destination host
+        #[arg(long)]
+        host: String,
+        /// Destination port
+        #[arg(long)]
+        port: u16,
+        /// Path of the program that connects
+        #[arg(long, value_name = "PATH")]
+        binary: Option<String>,
+        /// Path of a parent of that program, nearest first; may be repeated
+        #[arg(long = "ancestor", value_name = "PATH")]
+        ancestors: Vec<String>,
+        /// Rego that replaces the built-in decision
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        policy_rules: Option<PathBuf>,
+        /// Answer in JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Tell what this kernel and user can do, then prove the confinement by trying to get out of it.
+///
+/// Exit code 1 when anything that should hold does not.
+#[derive(Debug, Parser)]
+#[command(name = "doctor")]
+pub struct Doctor {
+    /// Answer in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Ask a role's admin listener whether it is ready, for probes: exit 0 or 1.
+#[derive(Debug, Parser)]
+#[command(name = "health")]
+pub struct Health {
+    /// Where the role serves: its --admin-bind
+    #[arg(value_name = "ADDRESS:PORT")]
+    pub address: SocketAddr,
+    /// Ask for life instead of readiness
+    #[arg(long)]
+    pub live: bool,
+    /// How long to wait for the answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
+    pub timeout: f64,
+}
+
+/// Print a shell's completion script.
+#[derive(Debug, Parser)]
+#[command(name = "completions")]
+pub struct Completions {
+    /// Which shell
+    pub shell: clap_complete::Shell,
+}
+
+/// Print the manual page of the program, or of one role.
+#[derive(Debug, Parser)]
+#[command(name = "man")]
+pub struct Man {
+    /// A role's name; without one, the program's own page
+    pub role: Option<String>,
+}
+
+/// A number of seconds, fractions allowed.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if Duration::try_from_secs_f64(value).is_ok() => Ok(value),
+        _ => Err("expected a number of seconds, such as 30 or 0.5".into()),
+    }
+}

@@ -1,1 +1,316 @@
-//! x
+//! The one table of roles, and the dispatch that chooses among them before any thread or runtime exists.
+
+mod health;
+pub mod launch;
+mod network;
+mod pages;
+mod policy;
+mod run;
+mod sandbox;
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+
+use crate::cli;
+use crate::contract::exit;
+
+/// A role, or a tool for people: one row of [`TABLE`].
+pub struct Role {
+    /// What `--mode`, `argv[0]` and the first argument call it.
+    pub name: &'static str,
+    /// One line for `--list`.
+    pub summary: &'static str,
+    /// Its flags.
+    pub command: fn() -> Command,
+    /// What it does: a recipe of its own file. The value is the exit code.
+    run: fn(&ArgMatches) -> u8,
+}
+
+/// Every role, in the order in which a newcomer meets them.
+pub const TABLE: &[Role] = &[
+    Role {
+        name: "run",
+        summary: "run a command confined, with its egress policed",
+        command: cli::Run::command,
+        run: |matches| with(matches, run::run),
+    },
+    Role {
+        name: DEFAULT,
+        summary: "the same as a container's entrypoint (the default)",
+        command: cli::Combined::command,
+        run: |matches| with(matches, run::combined),
+    },
+    Role {
+        name: "network",
+        summary: "the egress proxy and policy engine alone",
+        command: cli::Network::command,
+        run: |matches| with(matches, network::run),
+    },
+    Role {
+        name: "health",
+        summary: "ask a role's admin listener, for probes",
+        command: cli::Health::command,
+        run: |matches| with(matches, health::run),
+    },
+    Role {
+        name: "policy",
+        summary: "check a policy file, or explain what it decides",
+        command: cli::Policy::command,
+        run: |matches| with(matches, policy::run),
+    },
+    Role {
+        name: "completions",
+        summary: "print a shell's completion script",
+        command: cli::Completions::command,
+        run: |matches| with(matches, pages::completions),
+    },
+    Role {
+        name: "man",
+        summary: "print a manual page",
+        command: cli::Man::command,
+        run: |matches| with(matches, pages::man),
+    },
+];
+
+/// The role of a container that says nothing.
+const DEFAULT: &str = "network,process";
+
+/// Names of the executable that choose no role.
+const NEUTRAL_NAMES: [&str; 2] = ["openshell-supervisor", "openshell-sandbox"];
+
+/// Prefix by which a link may name a role: `openshell-network`.
+const NAME_PREFIX: &str = "openshell-";
+
+/// Chooses the role and runs it.
+pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.collect();
+    // The hidden re-execution comes before everything: it is on the path of every start and has no flags.
+    if launch::is_ours(&arguments) {
+        return ExitCode::from(launch::main());
+    }
+    match choose(&arguments) {
+        Ok(Choice::Role(role, rest)) => ExitCode::from(parse_and_run(role, rest)),
+        Ok(Choice::List) => print(&list()),
+        Ok(Choice::Version) => print(&format!("openshell-supervisor {}\n", env!("CARGO_PKG_VERSION"))),
+        Ok(Choice::Help) => print(&format!("{}", program().render_help())),
+        Err(wrong) => {
+            eprintln!("openshell-supervisor: {wrong}\n\nRoles:\n{}", list());
+            ExitCode::from(exit::USAGE)
+        }
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+enum Choice {
+    Role(&'static Role, Vec<OsString>),
+    List,
+    Version,
+    Help,
+}
+
+/// A command line that names no role, or two.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+enum ChoiceError {
+    #[error("argv is empty: expected at least the program's name in argv[0]")]
+    EmptyArgv,
+    #[error("--mode needs a role: --mode=network,process")]
+    ModeWithoutValue,
+    #[error("--mode is given twice: give it once, roles separated by a comma")]
+    ModeTwice,
+    #[error("no role {0:?}: expected one of the roles below; a workload follows `--`")]
+    Unknown(String),
+    #[error("--mode={mode} and the program's name {name:?} choose different roles: drop one of the two")]
+    Conflict { mode: String, name: String },
+}
+
+/// Role = `--mode`, else the name the program was called by, else the first argument, else the default (design §1).
+fn choose(arguments: &[OsString]) -> Result<Choice, ChoiceError> {
+    let (name, rest) = arguments.split_first().ok_or(ChoiceError::EmptyArgv)?;
+    if name.is_empty() {
+        return Err(ChoiceError::EmptyArgv);
+    }
+    let named = by_program_name(name)?;
+    let (mode, rest) = take_mode(rest)?;
+    if let Some(mode) = mode {
+        let role = by_mode(&mode)?;
+        return match named {
+            Some(other) if other.name != role.name => {
+                Err(ChoiceError::Conflict { mode, name: name.to_string_lossy().into_owned() })
+            }
+            _ => Ok(Choice::Role(role, rest)),
+        };
+    }
+    if let Some(role) = named {
+        return Ok(Choice::Role(role, rest));
+    }
+    match rest.first().and_then(|first| first.to_str()) {
+        Some("--list") => Ok(Choice::List),
+        Some("--version" | "-V") => Ok(Choice::Version),
+        Some("--help" | "-h" | "help") => Ok(Choice::Help),
+        Some(first) if find(first).is_some() => {
+            let role = find(first).ok_or_else(|| ChoiceError::Unknown(first.into()))?;
+            Ok(Choice::Role(role, rest[1..].to_vec()))
+        }
+        Some(first) if !first.starts_with('-') => Err(ChoiceError::Unknown(first.into())),
+        _ => find(DEFAULT).map(|role| Choice::Role(role, rest)).ok_or_else(|| ChoiceError::Unknown(DEFAULT.into())),
+    }
+}
+
+/// Removes `--mode` from the flags before `--`, and returns its value.
+fn take_mode(arguments: &[OsString]) -> Result<(Option<String>, Vec<OsString>), ChoiceError> {
+    let mut mode = None;
+    let mut rest = Vec::with_capacity(arguments.len());
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let value = if argument == "--" {
+            rest.push(argument.clone());
+            rest.extend(arguments.by_ref().cloned());
+            break;
+        } else if argument == "--mode" {
+            arguments.next().map(|value| value.to_string_lossy().into_owned()).ok_or(ChoiceError::ModeWithoutValue)?
+        } else if let Some(value) = argument.to_str().and_then(|text| text.strip_prefix("--mode=")) {
+            value.to_owned()
+        } else {
+            rest.push(argument.clone());
+            continue;
+        };
+        if mode.replace(value).is_some() {
+            return Err(ChoiceError::ModeTwice);
+        }
+    }
+    Ok((mode, rest))
+}
+
+fn by_mode(mode: &str) -> Result<&'static Role, ChoiceError> {
+    let mut names: Vec<&str> = mode.split(',').collect();
+    names.sort_unstable();
+    if mode.is_empty() {
+        return Err(ChoiceError::ModeWithoutValue);
+    }
+    find(&names.join(",")).ok_or_else(|| ChoiceError::Unknown(mode.into()))
+}
+
+fn by_program_name(name: &OsStr) -> Result<Option<&'static Role>, ChoiceError> {
+    let base = std::path::Path::new(name).file_name().unwrap_or(name);
+    let Some(base) = base.to_str() else { return Ok(None) };
+    if NEUTRAL_NAMES.contains(&base) {
+        return Ok(None);
+    }
+    match base.strip_prefix(NAME_PREFIX) {
+        // A link that means a role and misses one must not quietly become the default role.
+        Some(role) => find(role).map(Some).ok_or_else(|| ChoiceError::Unknown(base.into())),
+        None => Ok(find(base)),
+    }
+}
+
+fn find(name: &str) -> Option<&'static Role> {
+    TABLE.iter().find(|role| role.name == name)
+}
+
+/// Parses a role's flags and runs it; wrong usage is told by clap and is exit code 2.
+fn parse_and_run(role: &Role, rest: Vec<OsString>) -> u8 {
+    let command = (role.command)().bin_name(format!("openshell-supervisor {}", role.name)).version(env!("CARGO_PKG_VERSION"));
+    match command.no_binary_name(true).try_get_matches_from(rest) {
+        Ok(matches) => (role.run)(&matches),
+        Err(wrong) => {
+            // Help and version are errors to clap, of exit code 0.
+            let _ = wrong.print();
+            u8::try_from(wrong.exit_code()).unwrap_or(exit::USAGE)
+        }
+    }
+}
+
+/// Hands a role its own type of arguments.
+fn with<T: FromArgMatches>(matches: &ArgMatches, role: fn(T) -> u8) -> u8 {
+    match T::from_arg_matches(matches) {
+        Ok(arguments) => role(arguments),
+        Err(wrong) => {
+            let _ = wrong.print();
+            exit::USAGE
+        }
+    }
+}
+
+/// The whole program as clap sees it, for help, completions and man pages.
+fn program() -> Command {
+    TABLE.iter().fold(
+        Command::new("openshell-supervisor")
+            .about("Runs an agent's workload confined and polices its egress: every role of a sandbox in one executable")
+            .version(env!("CARGO_PKG_VERSION"))
+            .subcommand_value_name("ROLE")
+            .subcommand_help_heading("Roles")
+            .arg(clap::arg!(--mode <ROLE> "Choose the role, whatever the first argument is"))
+            .arg(clap::arg!(--list "List the roles, one a line"))
+            .disable_help_subcommand(true),
+        |program, role| program.subcommand((role.command)().name(role.name).about(role.summary)),
+    )
+}
+
+/// `--list`: a role a line, its name first.
+fn list() -> String {
+    TABLE.iter().map(|role| format!("{:<16} {}\n", role.name, role.summary)).collect()
+}
+
+/// Writes to standard output; a reader that has gone is no failure.
+fn print(text: &str) -> ExitCode {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(arguments: &[&str]) -> Result<(&'static str, Vec<OsString>), ChoiceError> {
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        match choose(&arguments)? {
+            Choice::Role(role, rest) => Ok((role.name, rest)),
+            other => panic!("{other:?} is no role"),
+        }
+    }
+
+    #[test]
+    fn mode_comes_first_then_the_name_then_the_first_argument_then_the_default() {
+        let role = |arguments: &[&str]| chosen(arguments).map(|(name, _)| name);
+        assert_eq!(role(&["openshell-supervisor", "--mode=network"]), Ok("network"));
+        assert_eq!(role(&["/opt/openshell/bin/openshell-sandbox", "--mode", "process,network"]), Ok(DEFAULT));
+        assert_eq!(role(&["/usr/bin/openshell-network"]), Ok("network"));
+        assert_eq!(role(&["health", "run"]), Ok("health"));
+        assert_eq!(role(&["supervisor", "policy", "check"]), Ok("policy"));
+        assert_eq!(role(&["openshell-supervisor", "--", "run"]), Ok(DEFAULT));
+        assert_eq!(role(&["openshell-supervisor"]), Ok(DEFAULT));
+    }
+
+    #[test]
+    fn the_rest_reaches_the_role_and_mode_after_the_dashes_is_the_workloads() {
+        let (name, rest) = chosen(&["x", "--mode=network", "--bind", "b", "--", "--mode=y"]).expect("a role");
+        assert_eq!(name, "network");
+        assert_eq!(rest, ["--bind", "b", "--", "--mode=y"]);
+    }
+
+    #[test]
+    fn what_names_no_role_or_two_is_refused() {
+        let wrong = |arguments: &[&str]| chosen(arguments).expect_err("no role");
+        assert_eq!(wrong(&[]), ChoiceError::EmptyArgv);
+        assert_eq!(wrong(&[""]), ChoiceError::EmptyArgv);
+        assert_eq!(wrong(&["x", "--mode"]), ChoiceError::ModeWithoutValue);
+        assert_eq!(wrong(&["x", "--mode="]), ChoiceError::ModeWithoutValue);
+        assert_eq!(wrong(&["x", "--mode=network", "--mode=run"]), ChoiceError::ModeTwice);
+        assert_eq!(wrong(&["x", "--mode=netwrok"]), ChoiceError::Unknown("netwrok".into()));
+        assert_eq!(wrong(&["x", "netwrok"]), ChoiceError::Unknown("netwrok".into()));
+        assert_eq!(wrong(&["openshell-netwrok"]), ChoiceError::Unknown("openshell-netwrok".into()));
+        assert!(matches!(wrong(&["openshell-health", "--mode=network"]), ChoiceError::Conflict { .. }));
+    }
+
+    #[test]
+    fn every_role_has_a_well_formed_command() {
+        program().debug_assert();
+        for role in TABLE {
+            (role.command)().debug_assert();
+        }
+    }
+}

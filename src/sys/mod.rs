@@ -2,4 +2,5 @@
 //! interfaces that several mechanisms share.
 #![allow(unsafe_code, reason = "the one room for it: src/lib.rs denies it everywhere else")]
 
+pub mod attempt;
 pub mod netlink;

@@ -1,0 +1,1 @@
+//! `policy`: check a file, or explain a decision.
