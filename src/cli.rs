@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::{Args, Parser, ValueEnum, ValueHint};
 
 use crate::contract::env;
+use crate::event::{Destination, LogLevel};
 
 /// Run a command confined, with its egress policed.
 ///
@@ -137,9 +138,9 @@ impl PolicyOptions {
 pub struct Records {
     /// Security events as OCSF JSON lines: a file to append to, `-` for standard output, or `off`
     #[arg(long, value_name = "FILE|-|off", default_value = "off")]
-    pub events: OsString,
+    pub events: Destination,
     /// What is told on stderr, one line each: warn shows refusals and findings, info what was allowed as well
-    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Warn, env = env::LOG_LEVEL)]
+    #[arg(long, value_name = "LEVEL", default_value_t = LogLevel::Warn, env = env::LOG_LEVEL)]
     pub log_level: LogLevel,
     /// Serve /livez, /readyz and /metrics here; nothing is served without it
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -179,21 +180,6 @@ pub enum BinaryIdentity {
     Required,
     /// It is not, and every event says so
     Relaxed,
-}
-
-/// `--log-level`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogLevel {
-    /// Nothing
-    Off,
-    /// Findings that leave the sandbox unprotected or unable to work
-    Error,
-    /// Refusals and findings
-    Warn,
-    /// What was allowed, and the workload's life, as well
-    Info,
-    /// Everything
-    Debug,
 }
 
 /// Check a policy file, or explain what it decides.

@@ -31,12 +31,15 @@ impl Origin {
         let listener: TcpListener = world.listen(address, port);
         let arrived = Arc::new(AtomicUsize::new(0));
         let (count, serve) = (arrived.clone(), Arc::new(serve));
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                count.fetch_add(1, Ordering::SeqCst);
-                let serve = serve.clone();
-                std::thread::spawn(move || serve(stream));
-            }
+        // Threads made by a thread of the namespace are in it too, so servers can connect onwards there.
+        world.in_origin(move || {
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    let serve = serve.clone();
+                    std::thread::spawn(move || serve(stream));
+                }
+            });
         });
         Self { arrived }
     }

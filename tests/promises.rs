@@ -5,3 +5,9 @@
 mod world;
 
 mod origins;
+
+mod cli;
+mod lifecycle;
+mod network;
+mod programs;
+mod run;
