@@ -1,0 +1,107 @@
+//! `run`, for a person, and `network,process`, the entrypoint of a combined container: the same sandbox, asked for in
+//! two ways.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::sandbox::{self, Failure, Plan};
+use crate::cli;
+use crate::contract::{SANDBOX_HOME, env};
+use crate::policy::{self, host::Host};
+use crate::workload::command::Command;
+use crate::workload::environment::{self, Inherit, UserVariable};
+
+/// Runs a command for a person; the exit code is the command's.
+pub fn run(arguments: cli::Run) -> u8 {
+    sandbox::report(plan_for_person(arguments).and_then(sandbox::run))
+}
+
+/// Runs a container's workload; the exit code is the workload's.
+pub fn combined(arguments: cli::Combined) -> u8 {
+    sandbox::report(plan_for_container(arguments).and_then(sandbox::run))
+}
+
+fn plan_for_person(arguments: cli::Run) -> Result<Plan, Failure> {
+    let variables = assignments(&arguments.environment)?;
+    let policy = match arguments.allow.as_slice() {
+        [] => None,
+        destinations => Some(policy::Policy::allowing(&parse_destinations(destinations)?)),
+    };
+    let workdir = match &arguments.sandbox.workdir {
+        Some(given) => Some(existing(given)?),
+        None => modest_current_directory(),
+    };
+    Ok(Plan {
+        command: Command::resolve_words(&arguments.command)?,
+        inherit: Inherit::Session,
+        variables,
+        workdir,
+        built_in_policy: policy,
+        options: arguments.sandbox,
+    })
+}
+
+fn plan_for_container(arguments: cli::Combined) -> Result<Plan, Failure> {
+    let spec = std::env::var(env::MAIN_PROCESS_SPEC).ok();
+    let variables = match std::env::var(env::USER_ENVIRONMENT) {
+        Ok(text) => environment::parse_json(&text).map_err(Failure::usage)?,
+        Err(_) => Vec::new(),
+    };
+    let workdir = match &arguments.sandbox.workdir {
+        Some(given) => Some(existing(given)?),
+        // An image that says nothing, or the root, means its workspace (facts §1.3).
+        None => match std::env::current_dir() {
+            Ok(here) if here != Path::new("/") => Some(here),
+            _ => Some(PathBuf::from(SANDBOX_HOME)).filter(|home| home.is_dir()),
+        },
+    };
+    Ok(Plan {
+        command: crate::workload::command::resolve(&arguments.command, spec.as_deref())?,
+        inherit: Inherit::AllButOurs,
+        variables,
+        workdir,
+        built_in_policy: None,
+        options: arguments.sandbox,
+    })
+}
+
+/// `--env` assignments; one that only passes through, and is not set here, is no variable.
+fn assignments(texts: &[String]) -> Result<Vec<UserVariable>, Failure> {
+    let parsed = texts.iter().map(|text| environment::parse_assignment(text.as_ref()).map_err(Failure::usage));
+    Ok(parsed.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+}
+
+/// `--allow HOST:PORT`.
+fn parse_destinations(texts: &[String]) -> Result<Vec<(Host, u16)>, Failure> {
+    texts
+        .iter()
+        .map(|text| {
+            let wrong = |why: String| {
+                Failure::usage(format!("--allow {text}: {why}; expected HOST:PORT, such as api.example.com:443"))
+            };
+            let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("there is no port".into()))?;
+            let port = port.parse().ok().filter(|&port| port != 0).ok_or_else(|| wrong(format!("{port:?} is no port")))?;
+            Ok((Host::parse(host).map_err(|error| wrong(error.to_string()))?, port))
+        })
+        .collect()
+}
+
+/// A working directory that was asked for by name must be there.
+fn existing(directory: &Path) -> Result<PathBuf, Failure> {
+    match std::fs::canonicalize(directory) {
+        Ok(path) if path.is_dir() => Ok(path),
+        Ok(path) => Err(Failure::setup(format!("--workdir {}: it is no directory; name one", path.display()))),
+        Err(error) => {
+            Err(Failure::setup(format!("--workdir {}: {error}; make the directory, or name another", directory.display())))
+        }
+    }
+}
+
+/// Where `run` was called, unless that holds everything, or all that a person owns: who wants the sandbox to write the
+/// root or the whole home directory says so by `--workdir`.
+fn modest_current_directory() -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(|home: OsString| PathBuf::from(home));
+    let holds_home = home.is_some_and(|home| home.starts_with(&here));
+    (here != Path::new("/") && !holds_home).then_some(here)
+}

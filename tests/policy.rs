@@ -1,0 +1,132 @@
+//! Promises 2.x: a policy file is judged whole, and a decision can be explained before it is made.
+
+use serde_json::Value;
+
+use crate::world::{World, policy_text};
+
+#[test]
+fn check_tells_every_problem_at_once_with_line_and_column() {
+    let world = World::new();
+    let text = "version: 1
+filesystem_policy:
+  read_only: [relative/path]
+  read_write: [/]
+process:
+  run_as_user: root
+network_policies:
+  first:
+    endpoints:
+      - {host: \"*\", port: 443}
+      - {host: api.example.com, port: 70000}
+      - {host: api.example.com, port: 443, protocol: rest}
+    binaries: []
+unknown_section: true
+";
+    let file = world.file("bad.yaml", text);
+    let outcome = world.role("policy").arg("check").arg(&file).output().expect(1);
+    for (line, word) in [(3, "relative/path"), (4, "read_write"), (6, "root"), (10, "host"), (11, "port"), (12, "protocol"), (14, "unknown_section")] {
+        let place = format!("bad.yaml:{line}:");
+        assert!(
+            outcome.stderr.lines().chain(outcome.stdout.lines()).any(|told| told.contains(&place) && told.contains(word)),
+            "line {line} ({word}) is not told:\n{}{}",
+            outcome.stdout,
+            outcome.stderr
+        );
+    }
+    let good = world.file("good.yaml", policy_text("/usr/bin/curl", &["api.example.com:443"]));
+    world.role("policy").arg("check").arg(good).output().expect(0);
+    world.role("policy").args(["check", "/nonexistent.yaml"]).output().expect(1);
+}
+
+#[test]
+fn what_is_not_enforced_yet_is_refused_at_load() {
+    let world = World::new();
+    for field in [
+        "protocol: rest",
+        "path: /v1/**",
+        "access: read-only",
+        "rules: [{allow: {method: GET, path: /}}]",
+        "deny_rules: [{method: GET}]",
+        "enforcement: audit",
+    ] {
+        let text = format!(
+            "version: 1\nnetwork_policies: {{a: {{endpoints: [{{host: api.example.com, port: 443, {field}}}], binaries: [{{path: \
+             /usr/bin/curl}}]}}}}\n"
+        );
+        let file = world.file("early.yaml", text);
+        let outcome = world.role("policy").arg("check").arg(&file).output().expect(1);
+        let name = field.split(':').next().expect("a name");
+        assert!(outcome.stderr.contains(name) || outcome.stdout.contains(name), "{field}: {outcome:?}");
+        world.run().policy(&file).command(["/bin/true"]).output().expect(125);
+    }
+    // Control: what is enforced is taken.
+    let file = world.file(
+        "now.yaml",
+        "version: 1\nnetwork_policies: {a: {endpoints: [{host: api.example.com, port: 443, tls: skip, enforcement: enforce}], binaries: [{path: \
+         /usr/bin/curl}]}}\n",
+    );
+    world.role("policy").arg("check").arg(&file).output().expect(0);
+}
+
+#[test]
+fn explain_tells_the_entry_or_what_is_missing() {
+    let world = World::new();
+    let file = world.file("policy.yaml", policy_text("/usr/bin/curl", &["api.example.com:443", "*.example.org:8443"]));
+    let explain = |host: &str, port: &str, binary: &str, code: i32| -> Value {
+        let outcome = world
+            .role("policy")
+            .arg("explain")
+            .arg(&file)
+            .args(["--host", host, "--port", port, "--binary", binary, "--json"])
+            .output()
+            .expect(code);
+        serde_json::from_str(&outcome.stdout).expect("JSON")
+    };
+    let allowed = explain("API.example.com.", "443", "/usr/bin/curl", 0);
+    assert_eq!((&allowed["action"], &allowed["policy"]), (&"allow".into(), &"test".into()), "{allowed}");
+    assert_eq!(explain("a.example.org", "8443", "/usr/bin/curl", 0)["action"], "allow");
+    for (host, port, binary, word) in [
+        ("other.example.com", "443", "/usr/bin/curl", "other.example.com"),
+        ("api.example.com", "80", "/usr/bin/curl", "443"),
+        ("api.example.com", "443", "/usr/bin/wget", "/usr/bin/curl"),
+        ("a.b.example.org", "8443", "/usr/bin/curl", "a.b.example.org"),
+    ] {
+        let denied = explain(host, port, binary, 0);
+        assert_eq!(denied["action"], "deny", "{denied}");
+        assert!(denied["reason"].as_str().is_some_and(|reason| reason.contains(word)), "{word}: {denied}");
+    }
+}
+
+#[test]
+fn without_a_policy_there_is_no_network_and_the_usual_paths() {
+    let world = World::new();
+    let _origin = crate::origins::Origin::start(&world, 80, crate::origins::hello());
+    let outcome = world.run().shell("curl -sS -o /dev/null -w '%{http_code}' http://api.example.com/; touch /tmp/openshell-writes && rm \
+                                     /tmp/openshell-writes && cat /etc/hostname >/dev/null && echo fine; ls / >/dev/null").output();
+    assert!(outcome.stdout.starts_with("403fine"), "{outcome:?}");
+    // Control: a quick try.
+    let outcome = world.run().args(["--allow", "api.example.com:80"]).shell("curl -sS http://api.example.com/").output().expect(0);
+    assert_eq!(outcome.stdout, "hello from GET /\n");
+    world.run().args(["--allow", "api.example.com"]).command(["/bin/true"]).output().expect(2);
+}
+
+#[test]
+fn rules_of_the_operators_replace_the_shipped_ones() {
+    let world = World::new();
+    let _origin = crate::origins::Origin::start(&world, 80, crate::origins::hello());
+    let rules = world.file(
+        "rules.rego",
+        "package openshell.egress\nimport rego.v1\ndecision := {\"action\": \"allow\", \"reason\": \"house rule\", \"policy\": \"house\", \
+         \"endpoints\": [{\"policy\": \"test\", \"index\": 0}]} if { input.network.host == \"api.example.com\" }\nelse := {\"action\": \"deny\", \
+         \"reason\": \"not in the house\", \"policy\": null, \"endpoints\": []}\n",
+    );
+    let policy = world.policy("policy.yaml", "/usr/bin/no-such-program", &["api.example.com:80"]);
+    let script = "curl -sS http://api.example.com/; curl -sS http://other.example.com/";
+    let outcome = world.run().policy(&policy).arg("--policy-rules").arg(&rules).shell(script).output().expect(0);
+    assert!(outcome.stdout.contains("hello") && outcome.stdout.contains("not in the house"), "{outcome:?}");
+    // Control: by the shipped rules the program is not allowed.
+    assert!(!world.run().policy(&policy).shell(script).output().stdout.contains("hello"));
+    let broken = world.file("broken.rego", "package openshell.egress\nno rego");
+    let outcome = world.run().policy(&policy).arg("--policy-rules").arg(&broken).command(["/bin/true"]).output().expect(125);
+    assert!(outcome.stderr.contains("broken.rego"), "{}", outcome.stderr);
+}
