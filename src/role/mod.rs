@@ -5,6 +5,7 @@ pub mod launch;
 mod network;
 mod pages;
 mod policy;
+mod proxy;
 mod run;
 mod sandbox;
 

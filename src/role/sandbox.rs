@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::proxy;
 use crate::attribution::Attributor;
 use crate::cli;
 use crate::confine::identity::{self, Identity};
 use crate::confine::landlock::{self, Grants};
 use crate::confine::limits::Limits;
 use crate::contract::{PROXY_PORT, PROXY_URL, env, exit};
-use crate::event::{Event, Events, EventsConfig, ProcessActivity, ProcessStep, SandboxIdentity, Severity, admin};
+use crate::event::{Actor, Event, Events, EventsConfig, ProcessActivity, ProcessStep, SandboxIdentity, Severity, admin};
+use crate::fence::bypass;
 use crate::policy::{self, Policy, store::Store};
 use crate::workload::command::Command;
 use crate::workload::environment::{Environment, Inherit, UserVariable};
@@ -61,4 +63,210 @@ pub fn report(outcome: Result<u8, Failure>) -> u8 {
         eprintln!("openshell-supervisor: {}", failure.message);
         failure.code
     })
+}
+
+/// Runs a sandbox from start to end; the exit code is the workload's.
+///
+/// # Errors
+/// [`Failure`], before the workload has run.
+pub fn run(plan: Plan) -> Result<u8, Failure> {
+    let events = open_events(&plan.options.records)?;
+    proxy::harden(&events);
+    let store = open_policy(&plan)?;
+    let identity = identify(&store.current().policy, &events)?;
+    let grants = grants(&plan, &store);
+    refuse_writable_policy(&plan, &identity, &grants)?;
+    let orders = orders(&plan, identity, grants)?;
+    let admin = plan.options.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
+    let runtime = proxy::runtime().map_err(Failure::setup)?;
+    // On the main thread, whose end is the sandbox's end (`launch::prepare`).
+    let outcome = runtime.block_on(serve(&plan, orders, store, admin, events.clone()));
+    events.flush();
+    // Whatever still runs on a blocking thread has nobody left to answer to.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// The running sandbox: everything that lives between the first namespace and the last process.
+async fn serve(
+    plan: &Plan,
+    orders: Orders,
+    store: Arc<Store>,
+    admin_listener: Option<TcpListener>,
+    events: Events,
+) -> Result<u8, Failure> {
+    let (readiness, ready) = watch::channel(admin::Readiness::Waiting("the sandbox is being set up".into()));
+    if let Some(listener) = admin_listener {
+        tokio::spawn(admin::serve(listener, ready, events.clone()));
+    }
+    let mut prepared = prepare(orders, &events).await?;
+    let handover = prepared.handover.take().ok_or_else(|| Failure::setup("the sandbox handed nothing over"))?;
+    for note in &handover.notes {
+        events.find(Severity::Low, "namespace-note", note.clone());
+    }
+    let processes = proxy::sandbox_processes(prepared.processes.take(), prepared.init).map_err(Failure::setup)?;
+    let attributor = proxy::attributor(&plan.options.policy, handover.diagnosis.into(), processes, &events);
+    if let Some(packets) = handover.packets {
+        tokio::spawn(bypass::report(packets, actor_finder(attributor.clone()), events.clone()));
+    }
+    let listeners = handover.listeners.into_iter().map(TcpListener::from).collect();
+    let own = plan.options.records.admin_bind.into_iter().collect();
+    let _serving = proxy::serve(store.clone(), attributor, listeners, own, true, &events);
+    if !plan.options.policy.allow_writable_policy {
+        tokio::spawn(policy::reload::watch(store, events.clone()));
+    }
+    let running = prepared.go().await?;
+    report_landlock(&running.landlock, &events);
+    for note in &running.notes {
+        events.find(Severity::Informational, "launch-note", note.clone());
+    }
+    let command = plan.command.argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    let step = |activity, pid| Event::Process(ProcessActivity { activity, command: command.clone(), pid });
+    events.emit(step(ProcessStep::Launched, Some(running.pid)));
+    readiness.send_replace(admin::Readiness::Ready);
+    let code = supervise::run(running, supervise_options(&plan.options)).await;
+    readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
+    events.emit(step(ProcessStep::Exited(code), None));
+    Ok(code)
+}
+
+/// Namespaces and init; without a PID namespace where the kernel refuses a private /proc.
+async fn prepare(mut orders: Orders, events: &Events) -> Result<launch::Prepared, Failure> {
+    match launch::prepare(orders.clone()).await {
+        Err(refused) if refused.private_proc => {
+            events.find(
+                Severity::Medium,
+                "no-pid-namespace",
+                format!("{refused}; the workload shares this PID namespace and sees its processes"),
+            );
+            if let Some(isolation) = &mut orders.isolation {
+                isolation.pid_namespace = false;
+            }
+            Ok(launch::prepare(orders).await?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Names the program behind a packet that tried to go around the proxy, where its socket can still be found.
+fn actor_finder(attributor: Option<Arc<Attributor>>) -> impl Fn(&bypass::Attempt) -> Option<Actor> + Send {
+    move |attempt| attributor.as_ref().and_then(|attributor| attributor.actor_of(attempt))
+}
+
+/// Opens where events go.
+pub fn open_events(records: &cli::Records) -> Result<Events, Failure> {
+    Events::new(EventsConfig {
+        ocsf: records.events.clone(),
+        log_level: records.log_level,
+        sandbox: SandboxIdentity { name: records.sandbox.clone(), id: records.sandbox_id.clone() },
+    })
+    .map_err(Failure::setup)
+}
+
+fn open_policy(plan: &Plan) -> Result<Arc<Store>, Failure> {
+    let built_in = || plan.built_in_policy.clone().unwrap_or_else(Policy::restrictive_default);
+    proxy::open_store(&plan.options.policy, built_in)
+}
+
+/// Who the workload is: the driver's numbers, the policy's names, or what is left.
+fn identify(policy: &Policy, events: &Events) -> Result<Identity, Failure> {
+    let (uid, gid) = (std::env::var(env::SANDBOX_UID).ok(), std::env::var(env::SANDBOX_GID).ok());
+    let sources = identity::Sources { policy: policy.process.clone(), uid: uid.as_deref(), gid: gid.as_deref() };
+    let identity = Identity::resolve(&sources).map_err(Failure::setup)?;
+    for note in &identity.notes {
+        events.find(Severity::Informational, "identity-note", note.clone());
+    }
+    Ok(identity)
+}
+
+/// What the workload may see: the policy's paths, the system's, and its working directory.
+fn grants(plan: &Plan, store: &Store) -> Grants {
+    let policy = &store.current().policy;
+    Grants::of(&policy.filesystem_with_baseline(plan.workdir.as_deref()), policy.landlock, plan.workdir.as_deref())
+}
+
+/// A policy that the workload could rewrite is no policy (design §3).
+fn refuse_writable_policy(plan: &Plan, identity: &Identity, grants: &Grants) -> Result<(), Failure> {
+    if plan.options.policy.allow_writable_policy {
+        return Ok(());
+    }
+    let enforced = landlock::probe().status != landlock::Status::Not;
+    let who = policy::writable::WorkloadWrites {
+        uid: identity.uid,
+        gid: identity.gid,
+        groups: identity.groups.clone(),
+        landlock_read_write: enforced.then(|| grants.read_write.clone()),
+    };
+    let files = proxy::deciding_files(&plan.options.policy);
+    let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+    policy::writable::refuse_writable(&files, &who).map_err(Failure::setup)
+}
+
+fn orders(plan: &Plan, identity: Identity, grants: Grants) -> Result<Orders, Failure> {
+    let mut limits = Limits::default();
+    for limit in &plan.options.limits {
+        limits.set(limit).map_err(Failure::usage)?;
+    }
+    let environment = Environment {
+        identity: &identity,
+        inherit: plan.inherit.clone(),
+        user: &plan.variables,
+        proxy: Some(PROXY_URL),
+        trust: &[],
+        terminal: std::io::IsTerminal::is_terminal(&std::io::stdin()),
+    }
+    .build();
+    let isolation = crate::netns::Isolation {
+        user_namespace: !crate::sys::capability::has_sys_admin(),
+        pid_namespace: true,
+        proxy_port: PROXY_PORT,
+        hide: crate::netns::outside::named_places(|name| std::env::var_os(name)),
+        keep: grants.read_only.iter().chain(&grants.read_write).cloned().collect(),
+    };
+    Ok(Orders {
+        isolation: Some(isolation),
+        command: plan.command.argv.clone(),
+        environment,
+        workdir: plan.workdir.clone(),
+        identity,
+        grants,
+        seccomp: plan.options.seccomp.into(),
+        limits,
+        grace: Duration::from_secs_f64(plan.options.grace),
+    })
+}
+
+fn supervise_options(options: &cli::Sandbox) -> supervise::Options {
+    supervise::Options {
+        timeout: (options.timeout > 0.0).then(|| Duration::from_secs_f64(options.timeout)),
+        grace: Duration::from_secs_f64(options.grace),
+    }
+}
+
+/// What is not in force is said, loudly.
+fn report_landlock(enforced: &landlock::Enforced, events: &Events) {
+    let severity = match enforced.status {
+        landlock::Status::Fully => return,
+        landlock::Status::Partially => Severity::Medium,
+        landlock::Status::Not => Severity::High,
+    };
+    let reason = enforced.reason.clone().unwrap_or_else(|| "the kernel did not say why".into());
+    events.find(severity, "landlock-not-enforced", format!("the policy's paths are not wholly enforced: {reason}"));
+}
+
+impl From<launch::LaunchError> for Failure {
+    fn from(error: launch::LaunchError) -> Self {
+        Self { code: error.code, message: error.message }
+    }
+}
+
+impl From<crate::workload::command::CommandError> for Failure {
+    /// Nothing to run is "not found", a specification that cannot be read is set-up.
+    fn from(error: crate::workload::command::CommandError) -> Self {
+        let code = match error {
+            crate::workload::command::CommandError::Missing => exit::NOT_FOUND,
+            _ => exit::SETUP,
+        };
+        Self { code, message: error.to_string() }
+    }
 }

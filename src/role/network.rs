@@ -1,0 +1,79 @@
+//! `network`: the egress proxy and policy engine alone.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::proxy;
+use super::sandbox::{self, Failure};
+use crate::attribution::Processes;
+use crate::cli;
+use crate::event::{Events, Severity, admin};
+use crate::policy::store::Store;
+use crate::policy::{self, Policy};
+use crate::sys::netlink::{Protocol, Socket};
+
+/// Serves until TERM or INT, which are exit code 0.
+pub fn run(arguments: cli::Network) -> u8 {
+    sandbox::report(start(arguments))
+}
+
+fn start(arguments: cli::Network) -> Result<u8, Failure> {
+    let events = sandbox::open_events(&arguments.records)?;
+    proxy::harden(&events);
+    let store = proxy::open_store(&arguments.policy, Policy::restrictive_default)?;
+    let listener = TcpListener::bind(arguments.bind).map_err(|error| {
+        Failure::setup(format!("--bind {}: {error}; another address, or the program that has this one, must go", arguments.bind))
+    })?;
+    let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
+    let runtime = proxy::runtime().map_err(Failure::setup)?;
+    let outcome = runtime.block_on(serve(&arguments, store, listener, admin, &events));
+    events.flush();
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn serve(
+    arguments: &cli::Network,
+    store: Arc<Store>,
+    listener: TcpListener,
+    admin_listener: Option<TcpListener>,
+    events: &Events,
+) -> Result<u8, Failure> {
+    let diagnosis = Socket::open(Protocol::SocketDiagnosis)
+        .map_err(|error| Failure::setup(format!("socket diagnosis: {error}; the kernel needs CONFIG_INET_DIAG")))?;
+    let processes = Processes::All(proxy::open_proc().map_err(|error| Failure::setup(format!("/proc: {error}")))?);
+    let attributor = proxy::attributor(&arguments.policy, diagnosis, processes, events);
+    let mut own = vec![arguments.bind];
+    own.extend(arguments.records.admin_bind);
+    let _serving = proxy::serve(store.clone(), attributor, vec![listener], own, false, events);
+    let (_readiness, ready) = watch::channel(admin::Readiness::Ready);
+    if let Some(listener) = admin_listener {
+        tokio::spawn(admin::serve(listener, ready, events.clone()));
+    }
+    if !arguments.policy.allow_writable_policy {
+        tokio::spawn(policy::reload::watch(store.clone(), events.clone()));
+    }
+    until_told_to_end(&store, events).await.map_err(|error| Failure::setup(format!("signal handlers: {error}")))?;
+    Ok(0)
+}
+
+/// HUP reloads; TERM and INT end.
+async fn until_told_to_end(store: &Store, events: &Events) -> std::io::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hangup.recv() => {
+                if let Err(refused) = store.reload() {
+                    events.find(Severity::High, "policy-invalid", format!("the policy was not reloaded: {refused}"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What `network` and the combined sandbox do alike: open the policy, find out who asks, serve the proxy.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use super::sandbox::Failure;
+use crate::attribution::{Attributor, Processes};
+use crate::cli::{BinaryIdentity, OnInvalidPolicy, PolicyOptions};
+use crate::egress::{Proxy, Resolver, Settings};
+use crate::event::{Events, Severity};
+use crate::policy::store::{OnInvalid, PolicySource, Sources, Store};
+use crate::policy::Policy;
+use crate::sys::netlink::Socket;
+
+/// Makes the supervisor itself hard to read: no core, no ptrace by its user's other processes. And roomy: every
+/// connection takes two descriptors, so the soft limit goes up to the hard one.
+pub fn harden(events: &Events) {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        events.find(Severity::Low, "descriptor-limit", format!("the limit of open descriptors cannot be raised: {error}"));
+    }
+    let closed = setrlimit(Resource::RLIMIT_CORE, 0, 0).and_then(|()| nix::sys::prctl::set_dumpable(false));
+    if let Err(error) = closed {
+        events.find(Severity::Medium, "dumpable", format!("the supervisor can be dumped or traced by its user: {error}"));
+    }
+}
+
+/// The runtime of the data path. One thread: a hop between threads costs more than a CONNECT does, and what takes
+/// long (digests, scans) goes to the blocking pool.
+pub fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Opens the policy that the flags name, or the one built in.
+pub fn open_store(options: &PolicyOptions, built_in: impl FnOnce() -> Policy) -> Result<Arc<Store>, Failure> {
+    let policy = match &options.policy {
+        Some(file) => PolicySource::File(file.clone()),
+        None => PolicySource::BuiltIn(built_in()),
+    };
+    Store::open(Sources {
+        rules: options.policy_rules.clone(),
+        wasm: options.wasm(),
+        require_identity: options.binary_identity == BinaryIdentity::Required,
+        on_invalid: match options.on_invalid_policy {
+            OnInvalidPolicy::KeepLast => OnInvalid::KeepLast,
+            OnInvalidPolicy::DenyAll => OnInvalid::DenyAll,
+        },
+        ..Sources::new(policy)
+    })
+    .map_err(Failure::setup)
+}
+
+/// Files that decide, which the workload must not be able to write.
+pub fn deciding_files(options: &PolicyOptions) -> Vec<PathBuf> {
+    options.policy.iter().chain(&options.policy_rules).cloned().chain(options.wasm()).collect()
+}
+
+/// Who finds out which program asks; nobody in relaxed mode, which is said.
+pub fn attributor(
+    options: &PolicyOptions,
+    diagnosis: Socket,
+    processes: Processes,
+    events: &Events,
+) -> Option<Arc<Attributor>> {
+    if options.binary_identity == BinaryIdentity::Relaxed {
+        events.find(
+            Severity::Medium,
+            "identity-relaxed",
+            "binary identity is relaxed: whoever can reach the proxy may go where any entry allows",
+        );
+        return None;
+    }
+    Some(Arc::new(Attributor::new(diagnosis, processes)))
+}
+
+/// The processes of a sandbox: those of its own /proc, or those below its init.
+pub fn sandbox_processes(own_proc: Option<OwnedFd>, init: u32) -> std::io::Result<Processes> {
+    Ok(match own_proc {
+        Some(proc) => Processes::Dedicated(proc),
+        None => Processes::Below { proc: open_proc()?, root_pid: init },
+    })
+}
+
+/// The machine's /proc.
+pub fn open_proc() -> std::io::Result<OwnedFd> {
+    std::fs::File::open("/proc").map(Into::into)
+}
+
+/// Serves the proxy on `listeners` until the returned sender is dropped.
+pub fn serve(
+    store: Arc<Store>,
+    attributor: Option<Arc<Attributor>>,
+    listeners: Vec<TcpListener>,
+    own_addresses: Vec<SocketAddr>,
+    host_alias: bool,
+    events: &Events,
+) -> watch::Sender<bool> {
+    let proxy = Proxy::new(Settings {
+        store,
+        attributor,
+        resolver: Resolver::system(),
+        own_addresses,
+        host_alias,
+        events: events.clone(),
+    });
+    let (stop, stopped) = watch::channel(false);
+    let events = events.clone();
+    tokio::spawn(async move {
+        if let Err(error) = proxy.serve(listeners, stopped).await {
+            events.find(Severity::Critical, "proxy-not-serving", format!("the egress proxy cannot serve: {error}"));
+        }
+    });
+    stop
+}
