@@ -235,6 +235,9 @@ pub struct Doctor {
     /// Answer in JSON
     #[arg(long)]
     pub json: bool,
+    /// How `doctor` calls itself as the workload
+    #[arg(long, value_name = "BAIT", hide = true)]
+    pub from_inside: Option<String>,
 }
 
 /// Ask a role's admin listener whether it is ready, for probes: exit 0 or 1.

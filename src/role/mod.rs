@@ -1,5 +1,6 @@
 //! The one table of roles, and the dispatch that chooses among them before any thread or runtime exists.
 
+mod doctor;
 mod health;
 pub mod launch;
 mod network;
@@ -49,6 +50,12 @@ pub const TABLE: &[Role] = &[
         summary: "the egress proxy and policy engine alone",
         command: cli::Network::command,
         run: |matches| with(matches, network::run),
+    },
+    Role {
+        name: "doctor",
+        summary: "tell what this machine can do, and prove the confinement",
+        command: cli::Doctor::command,
+        run: |matches| with(matches, doctor::run),
     },
     Role {
         name: "health",

@@ -45,6 +45,12 @@ pub struct Failure {
     message: String,
 }
 
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 impl Failure {
     /// Something in the environment or the files was not as it must be: exit code 125.
     pub fn setup(why: impl Display) -> Self {
