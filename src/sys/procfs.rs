@@ -12,6 +12,18 @@ const RECORD_LENGTH: usize = 16;
 /// Offset of `d_name`: length of two bytes and type of one come before.
 const RECORD_NAME: usize = 19;
 
+/// What errors mean when a process is read.
+pub trait Gone {
+    /// Whether the process, thread or descriptor that was read is no more.
+    fn is_gone(&self) -> bool;
+}
+
+impl Gone for io::Error {
+    fn is_gone(&self) -> bool {
+        matches!(self.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+    }
+}
+
 /// Gives `each` every entry of the directory `dir` whose name is a number: processes, threads, descriptors. The
 /// directory is read from its current position, and `buffer` should hold a few hundred entries of 24 bytes.
 ///
