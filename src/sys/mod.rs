@@ -4,3 +4,4 @@
 
 pub mod attempt;
 pub mod netlink;
+pub mod procfs;
