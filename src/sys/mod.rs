@@ -2,4 +2,6 @@
 //! interfaces that several mechanisms share.
 #![allow(unsafe_code, reason = "the one room for it: src/lib.rs denies it everywhere else")]
 
+pub mod child;
 pub mod netlink;
+pub mod reactor;
