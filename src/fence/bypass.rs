@@ -100,7 +100,11 @@ pub fn subscribe() -> io::Result<OwnedFd> {
 /// of its kind at once, repetitions once in a while with their count. `find` is asked for the program behind each new
 /// attempt; `None` means that it could not be told.
 pub async fn report(packets: OwnedFd, find: impl Fn(&Attempt) -> Option<Actor> + Send, events: Events) {
-    let mut tally = Tally { events: events.clone(), kinds: HashMap::new(), beyond: 0, lost: false };
+    read(packets, find, |event| events.emit(event)).await;
+}
+
+async fn read(packets: OwnedFd, find: impl Fn(&Attempt) -> Option<Actor>, emit: impl FnMut(Event)) {
+    let mut tally = Tally { emit, kinds: HashMap::new(), beyond: 0, lost: false };
     let packets = match reactor::watch(packets) {
         Ok(packets) => packets,
         Err(error) => return tally.ended(&error),
@@ -150,8 +154,8 @@ struct Repeated {
     count: u64,
 }
 
-struct Tally {
-    events: Events,
+struct Tally<E: FnMut(Event)> {
+    emit: E,
     kinds: HashMap<Kind, Repeated>,
     /// Attempts that found [`DISTINCT`] others before them.
     beyond: u64,
@@ -159,7 +163,7 @@ struct Tally {
     lost: bool,
 }
 
-impl Tally {
+impl<E: FnMut(Event)> Tally<E> {
     fn add(&mut self, attempt: &Attempt, find: &impl Fn(&Attempt) -> Option<Actor>) {
         let mut actor = find(attempt).unwrap_or_default();
         actor.uid = actor.uid.or(attempt.uid);
@@ -173,7 +177,7 @@ impl Tally {
         if let Some(repeated) = self.kinds.get_mut(&kind) {
             repeated.count += 1;
         } else if self.kinds.len() < DISTINCT {
-            self.events.emit(event(&kind, actor.clone(), 1));
+            (self.emit)(event(&kind, actor.clone(), 1));
             self.kinds.insert(kind, Repeated { actor, count: 0 });
         } else {
             self.beyond += 1;
@@ -185,13 +189,13 @@ impl Tally {
         self.kinds.retain(|kind, repeated| {
             let count = std::mem::take(&mut repeated.count);
             if count > 0 {
-                self.events.emit(event(kind, repeated.actor.clone(), count));
+                (self.emit)(event(kind, repeated.actor.clone(), count));
             }
             count > 0
         });
         let beyond = std::mem::take(&mut self.beyond);
         if beyond > 0 {
-            self.events.emit(Event::Finding(Finding {
+            (self.emit)(Event::Finding(Finding {
                 severity: Severity::High,
                 kind: "bypass-scan",
                 message: format!(
@@ -205,7 +209,7 @@ impl Tally {
 
     fn lost(&mut self) {
         if !std::mem::replace(&mut self.lost, true) {
-            self.events.emit(Event::Finding(Finding {
+            (self.emit)(Event::Finding(Finding {
                 severity: Severity::Medium,
                 kind: "bypass-reports-lost",
                 message: "the kernel dropped reports of attempts to go around the proxy because they came faster than \
@@ -216,7 +220,7 @@ impl Tally {
     }
 
     fn ended(&mut self, error: &io::Error) {
-        self.events.emit(Event::Finding(Finding {
+        (self.emit)(Event::Finding(Finding {
             severity: Severity::Medium,
             kind: "bypass-reports-ended",
             message: format!(
@@ -226,7 +230,7 @@ impl Tally {
     }
 }
 
-impl Drop for Tally {
+impl<E: FnMut(Event)> Drop for Tally<E> {
     /// What was counted and not yet told must not go with the sandbox.
     fn drop(&mut self) {
         self.flush();
@@ -344,54 +348,5 @@ fn behind_extensions(mut next: u8, mut rest: &[u8]) -> (u8, &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ipv4(protocol: u8, rest: &[u8]) -> Vec<u8> {
-        let mut packet = vec![0x46, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0, 127, 0, 0, 1, 203, 0, 113, 7];
-        packet.extend([0x94, 4, 0, 0]);
-        packet.extend(rest);
-        packet
-    }
-
-    #[test]
-    fn ports_are_read_behind_ipv4_options() {
-        let attempt = packet_addresses(&ipv4(IPPROTO_TCP, &[0xc0, 0, 1, 0xbb, 0, 0])).unwrap();
-        assert_eq!((attempt.source_port, attempt.destination_port, attempt.protocol), (0xc000, 443, IPPROTO_TCP));
-        assert_eq!(attempt.destination, IpAddr::from([203, 0, 113, 7]));
-        let icmp = packet_addresses(&ipv4(IPPROTO_ICMP, &[8, 0, 1, 0xbb])).unwrap();
-        assert_eq!((icmp.source_port, icmp.destination_port), (0, 0));
-    }
-
-    #[test]
-    fn later_fragments_have_no_ports() {
-        let mut packet = ipv4(IPPROTO_UDP, &[0xc0, 0, 1, 0xbb]);
-        packet[7] = 1;
-        assert_eq!(packet_addresses(&packet).unwrap().destination_port, 0);
-    }
-
-    #[test]
-    fn ports_are_read_behind_ipv6_extensions() {
-        let mut packet = vec![0x60, 0, 0, 0, 0, 0, 60, 64];
-        packet.extend(Ipv6Addr::LOCALHOST.octets());
-        packet.extend("2001:db8::7".parse::<Ipv6Addr>().unwrap().octets());
-        packet.extend([IPPROTO_FRAGMENT, 0, 0, 0, 0, 0, 0, 0]);
-        packet.extend([IPPROTO_UDP, 0, 0, 1, 0, 0, 0, 0]);
-        packet.extend([0x10, 0, 0, 53]);
-        let attempt = packet_addresses(&packet).unwrap();
-        assert_eq!((attempt.protocol, attempt.source_port, attempt.destination_port), (IPPROTO_UDP, 0x1000, 53));
-        assert_eq!(attempt.destination.to_string(), "2001:db8::7");
-    }
-
-    #[test]
-    fn no_prefix_of_a_packet_panics() {
-        let mut packets = vec![ipv4(IPPROTO_TCP, &[0; 8]), vec![0x60; 80], vec![0x45; 80], vec![0xff; 80]];
-        packets.push([&[0x60, 0, 0, 0, 0, 0, 0, 64][..], &[0; 80]].concat());
-        for packet in packets {
-            for length in 0..packet.len() {
-                let _ = packet_addresses(&packet[..length]);
-                let _ = attempts(&packet[..length]);
-            }
-        }
-    }
-}
+#[path = "bypass_tests.rs"]
+pub(crate) mod tests;

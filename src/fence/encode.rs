@@ -3,7 +3,9 @@
 //! Expressions are those of the kernel's nf_tables (`include/uapi/linux/netfilter/nf_tables.h`): each loads into or
 //! reads from register 1, and a comparison that fails ends its rule.
 
-use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage};
+use netlink_packet_core::{
+    DefaultNla, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage,
+};
 use netlink_packet_netfilter::nftables::{
     ChainAttribute, ChainMessage, Cmp, DataAttribute, Expressions, Hook, HookNumber, Immediate, InetHookNumber,
     ListAttribute, Meta, MetaKey, NfTablesMessage, Operator, Payload, Register, RuleAttribute, RuleMessage,

@@ -2,7 +2,7 @@
 //! the table's flags, every chain with its hook, priority and policy, every rule with its expressions in their order.
 
 use netlink_packet_core::{
-    Emitable, NLM_F_DUMP, NLM_F_REQUEST, Nla, NlaBuffer, NlasIterator, NetlinkMessage, NetlinkPayload,
+    Emitable, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, Nla, NlaBuffer, NlasIterator,
 };
 use netlink_packet_netfilter::nftables::{
     Bitwise, ChainAttribute, ChainMessage, ExpressionAttribute, Expressions, Hook, ListAttribute, NfTablesMessage,
@@ -194,8 +194,12 @@ impl Held {
             return differs("type", shown(kind), "filter".to_string());
         }
 
-        let rules: Vec<_> =
-            self.rules.iter().filter(|rule| rule_chain(rule) == Some(chain.name)).map(|rule| expressions(rule)).collect();
+        let rules: Vec<_> = self
+            .rules
+            .iter()
+            .filter(|rule| rule_chain(rule) == Some(chain.name))
+            .map(|rule| expressions(rule))
+            .collect();
         for (index, (found, expected)) in rules.iter().zip(&chain.rules).enumerate() {
             let (found, expected): (Vec<_>, Vec<_>) =
                 (found.iter().map(|e| normal(e)).collect(), expected.iter().map(normal).collect());

@@ -16,9 +16,8 @@ use crate::sys::netlink::{Protocol, Socket};
 
 /// Takes the fence away, as controls need it.
 pub(crate) fn remove(socket: &Socket) {
-    let control = |message| {
-        message_bytes(NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, 10), message, NLM_F_REQUEST)
-    };
+    let control =
+        |message| message_bytes(NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, 10), message, NLM_F_REQUEST);
     let table = TableMessage { attributes: vec![TableAttribute::Name(TABLE.to_string())] };
     let delete = message_bytes(
         NetfilterHeader::new(NetfilterProtoFamily::Inet, 0, 0),
@@ -116,7 +115,10 @@ fn the_read_back_finds_every_change() {
     differs(&["add", "chain", "inet", TABLE, "output", "{ policy accept; }"], "policy is 1, expected 0");
     differs(&["insert", "rule", "inet", TABLE, "output", "accept"], "rule 1 of chain output reads [immediate(");
     differs(&["add", "rule", "inet", TABLE, "output", "accept"], "has 6 rules, expected 5");
-    differs(&["replace", "rule", "inet", TABLE, "output", "handle", "2", "ip", "daddr", "126.0.0.0/7", "accept"], "rule 1");
+    differs(
+        &["replace", "rule", "inet", TABLE, "output", "handle", "2", "ip", "daddr", "126.0.0.0/7", "accept"],
+        "rule 1",
+    );
     differs(&["replace", "rule", "inet", TABLE, "output", "handle", "5", "reject"], "rule 4");
 }
 

@@ -36,8 +36,7 @@ pub fn bring_up() -> Result<(), Error> {
     up.header.index = LO;
     up.header.flags = LinkFlags::Up;
     up.header.change_mask = LinkFlags::Up;
-    request(RouteNetlinkMessage::SetLink(up), 0)
-        .map_err(|source| Error::Loopback { step: "bring up lo", source })?;
+    request(RouteNetlinkMessage::SetLink(up), 0).map_err(|source| Error::Loopback { step: "bring up lo", source })?;
     let route = default_route(AddressFamily::Inet, RouteType::Unicast, IpAddr::V4(Ipv4Addr::LOCALHOST));
     request(route, NLM_F_CREATE | NLM_F_EXCL)
         .map_err(|source| Error::Loopback { step: "add the IPv4 default route through lo", source })

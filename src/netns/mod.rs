@@ -74,7 +74,9 @@ pub enum Error {
         obstacle: Obstacle,
     },
     /// Loopback does not work.
-    #[error("cannot {step} in the new network namespace: {source}; it takes a kernel with rtnetlink and CAP_NET_ADMIN there")]
+    #[error(
+        "cannot {step} in the new network namespace: {source}; it takes a kernel with rtnetlink and CAP_NET_ADMIN there"
+    )]
     Loopback {
         /// What was tried.
         step: &'static str,
@@ -170,8 +172,12 @@ pub fn isolate(isolation: &Isolation) -> Result<Handover, Error> {
         what: "network, mount and IPC namespaces",
         obstacle: obstacle::of_namespace(errno, isolation.user_namespace),
     })?;
-    let mut notes = mounts::hide(isolation, &sockets)?;
+    let notes = mounts::hide(isolation, &sockets)?;
+    furnish(isolation.proxy_port, notes)
+}
 
+/// Makes a new network namespace, which the caller is in, what [`isolate`] says.
+fn furnish(proxy_port: u16, mut notes: Vec<String>) -> Result<Handover, Error> {
     loopback::bring_up()?;
     let ipv6 = match loopback::route_ipv6() {
         Ok(()) => true,
@@ -184,14 +190,14 @@ pub fn isolate(isolation: &Isolation) -> Result<Handover, Error> {
         Ok(packets) => Some(packets),
         Err(source) => {
             notes.push(format!(
-                "attempts to go around the proxy are refused but not reported: the kernel has no NFLOG ({source}; \
+                "attempts to go around the proxy are refused but not reported: NFLOG cannot be had ({source}; \
                  CONFIG_NETFILTER_NETLINK_LOG)"
             ));
             None
         }
     };
     combined::raise(packets.is_some())?;
-    let listeners = loopback::listen(isolation.proxy_port, ipv6)?;
+    let listeners = loopback::listen(proxy_port, ipv6)?;
     let diagnosis = Socket::open(Protocol::SocketDiagnosis).map_err(Error::Diagnosis)?;
     Ok(Handover { listeners, diagnosis: diagnosis.into(), packets, notes })
 }

@@ -23,7 +23,7 @@ use super::{Error, Isolation, failed, outside};
 
 /// Places where the tmpfs may stand while covers are made from it: directories that every image has, of which one
 /// that holds nothing to hide is taken.
-const STAGES: [&str; 9] = ["/usr", "/sys", "/dev", "/etc", "/lib", "/opt", "/srv", "/mnt", "/var"];
+const STAGES: [&str; 7] = ["/usr", "/sys", "/dev", "/lib", "/opt", "/srv", "/mnt"];
 
 /// The tmpfs holds names and no content: a few pages, and as many names as could be kept below hidden directories.
 const TMPFS: &str = "mode=0755,size=256k,nr_inodes=4096";
@@ -36,22 +36,26 @@ const TMPFS: &str = "mode=0755,size=256k,nr_inodes=4096";
 /// Something that should be covered is there and cannot be covered.
 pub fn hide(isolation: &Isolation, sockets: &BTreeSet<PathBuf>) -> Result<Vec<String>, Error> {
     make_private()?;
-    let targets = targets(isolation)?;
     let keeps = keeps(&isolation.keep)?;
-    // Read while nothing is covered: a socket that was mounted over a path is found by its mount point.
-    let sockets = sockets.iter().cloned().chain(outside::mount_points()?).collect::<BTreeSet<_>>();
-
-    let mut cover = Cover::stage(targets.iter().map(|target| &target.path).chain(&sockets))?;
-    let mut notes = Vec::new();
+    let mut targets = targets(isolation)?;
+    targets.extend(sockets.iter().cloned().chain(outside::mount_points()?).map(|path| Target {
+        path,
+        links: Links::Refused,
+        kind: Kind::Socket,
+    }));
+    // Found while nothing is covered yet, the stage included: a path may lead through links to anywhere.
+    let mut real = BTreeSet::new();
     for target in &targets {
-        // Opened anew each time: the cover before may have hidden it, or a kept path may have brought it back.
         if let Some(object) = target.open()? {
-            cover.over(&object, &keeps, &mut notes)?;
+            real.insert((object.path.components().count(), object.path));
         }
     }
-    for path in &sockets {
-        let socket = Target { path: path.clone(), links: Links::Refused, kind: Kind::Socket };
-        if let Some(object) = socket.open()? {
+    let mut cover = Cover::stage(real.iter().map(|(_, path)| path.as_path()))?;
+    let mut notes = Vec::new();
+    // The outermost first. Opened anew each time: the cover before may have hidden it, or a kept path may have
+    // brought it back.
+    for (_, path) in &real {
+        if let Some(object) = object(path, Links::Refused)? {
             cover.over(&object, &keeps, &mut notes)?;
         }
     }
@@ -147,14 +151,17 @@ fn object(path: &Path, links: Links) -> Result<Option<Object>, Error> {
     }
     let fd = match open(path, flags, Mode::empty()) {
         Ok(fd) => fd,
-        Err(
-            Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP | Errno::ENAMETOOLONG | Errno::EINVAL,
-        ) => return Ok(None),
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP | Errno::ENAMETOOLONG | Errno::EINVAL) => {
+            return Ok(None);
+        }
         Err(errno) => return Err(failed(path, "open(O_PATH)")(errno)),
     };
     let status = fstat(&fd).map_err(failed(path, "fstat"))?;
-    let real = fs::read_link(by_fd(&fd))
-        .map_err(|source| Error::Hide { path: path.to_path_buf(), call: "readlink(/proc/self/fd)", source })?;
+    let real = fs::read_link(by_fd(&fd)).map_err(|source| Error::Hide {
+        path: path.to_path_buf(),
+        call: "readlink(/proc/self/fd)",
+        source,
+    })?;
     Ok(Some(Object { fd, path: real, status }))
 }
 
@@ -176,7 +183,7 @@ impl Target {
     }
 }
 
-/// Everything to cover except the sockets of the list, the outermost first.
+/// Everything to cover except the sockets of the list.
 fn targets(isolation: &Isolation) -> Result<Vec<Target>, Error> {
     let mut targets: Vec<Target> = outside::DIRECTORIES
         .iter()
@@ -199,20 +206,21 @@ fn targets(isolation: &Isolation) -> Result<Vec<Target>, Error> {
             targets.push(below_tmp(&name));
         }
     }
-    targets.extend(
-        outside::own_named_sockets()
-            .into_iter()
-            .map(|path| Target { path, links: Links::Followed, kind: Kind::Socket }),
-    );
+    targets.extend(outside::own_named_sockets().into_iter().map(|path| Target {
+        path,
+        links: Links::Followed,
+        kind: Kind::Socket,
+    }));
     targets.extend(outside::runtime_directory().map(|path| Target {
         path,
         links: Links::Refused,
         kind: Kind::Private,
     }));
-    targets.extend(
-        isolation.hide.iter().map(|path| Target { path: path.clone(), links: Links::Followed, kind: Kind::Any }),
-    );
-    targets.sort_by_key(|target| target.path.components().count());
+    targets.extend(isolation.hide.iter().map(|path| Target {
+        path: path.clone(),
+        links: Links::Followed,
+        kind: Kind::Any,
+    }));
     Ok(targets)
 }
 
@@ -247,7 +255,7 @@ struct Cover {
 
 impl Cover {
     /// Mounts it where nothing of `hidden` is.
-    fn stage<'p>(hidden: impl Iterator<Item = &'p PathBuf> + Clone) -> Result<Self, Error> {
+    fn stage<'p>(hidden: impl Iterator<Item = &'p Path> + Clone) -> Result<Self, Error> {
         let free = |stage: &str| {
             object(Path::new(stage), Links::Refused)
                 .ok()
@@ -262,11 +270,7 @@ impl Cover {
         let stage = place.path;
         make_directory(&stage.join("directory"), 0o555)?;
         make_file(&stage.join("file"), 0o000)?;
-        let opened = |name: &str| {
-            let path = stage.join(name);
-            object(&path, Links::Refused)?.ok_or_else(|| failed(path, "open(O_PATH)")(Errno::ENOENT))
-        };
-        let (directory, file) = (opened("directory")?, opened("file")?);
+        let (directory, file) = (open_made(&stage.join("directory"))?, open_made(&stage.join("file"))?);
         let device = directory.status.st_dev;
         Ok(Self { stage, device, directory, file, made: 0 })
     }
@@ -313,8 +317,11 @@ impl Cover {
                 if let Some(parent) = place.parent() {
                     make_place(&tree, parent, true)?;
                 }
-                symlink(&keep.object.path, &place)
-                    .map_err(|source| Error::Hide { path: object.path.clone(), call: "symlink", source })?;
+                symlink(&keep.object.path, &place).map_err(|source| Error::Hide {
+                    path: object.path.clone(),
+                    call: "symlink",
+                    source,
+                })?;
             }
         }
         let root = open_made(&tree)?;
@@ -337,11 +344,8 @@ impl Cover {
 
     /// Makes the tmpfs read-only wherever it shows, and takes it off its stage.
     fn finish(self) -> Result<(), Error> {
-        let flags = MsFlags::MS_REMOUNT
-            | MsFlags::MS_RDONLY
-            | MsFlags::MS_NOSUID
-            | MsFlags::MS_NODEV
-            | MsFlags::MS_NOEXEC;
+        let flags =
+            MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         mount(None::<&str>, &self.stage, None::<&str>, flags, None::<&str>)
             .map_err(failed(&self.stage, "mount(MS_REMOUNT | MS_RDONLY)"))?;
         umount2(&self.stage, MntFlags::MNT_DETACH).map_err(failed(&self.stage, "umount2(MNT_DETACH)"))

@@ -68,7 +68,10 @@ pub fn of_namespace(errno: Errno, user_namespace: bool) -> Obstacle {
                         .map(|limit| format!("user.max_{kind}_namespaces={limit}"))
                 })
                 .collect();
-            Obstacle::new(format!("a limit of namespaces is reached ({}): {errno}", limits.join(", ")), "raise it with sysctl")
+            Obstacle::new(
+                format!("a limit of namespaces is reached ({}): {errno}", limits.join(", ")),
+                "raise it with sysctl",
+            )
         }
         Errno::EINVAL => Obstacle::new(
             format!("the kernel lacks a kind of namespace (CONFIG_NET_NS, CONFIG_IPC_NS, CONFIG_PID_NS): {errno}"),
@@ -102,7 +105,9 @@ fn refused(errno: Errno, what: &str) -> Obstacle {
     }
     if filtered() {
         return Obstacle::new(
-            format!("the seccomp filter of this process, usually a container runtime's default, forbids {what}: {errno}"),
+            format!(
+                "the seccomp filter of this process, usually a container runtime's default, forbids {what}: {errno}"
+            ),
             "run the container with a profile that allows unshare and mount, or use the proxy-pod topology",
         );
     }
@@ -119,6 +124,7 @@ fn setting(name: &str) -> Option<String> {
 /// Whether a seccomp filter is in force here (proc(5), `Seccomp:` of `/proc/PID/status`).
 fn filtered() -> bool {
     const FILTER: &str = "2";
-    fs::read_to_string("/proc/self/status")
-        .is_ok_and(|status| status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == FILTER)))
+    fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == FILTER))
+    })
 }

@@ -15,8 +15,7 @@ use std::path::{Path, PathBuf};
 use super::Error;
 
 /// Directories that are covered whole. `/var/run` counts only where it is not the usual link to `/run`.
-pub(super) const DIRECTORIES: [&str; 6] =
-    ["/run", "/var/run", "/etc/openshell", "/etc/openshell-tls", "/var/lib/docker", "/var/lib/containerd"];
+pub(super) const DIRECTORIES: [&str; 4] = ["/run", "/var/run", "/etc/openshell", "/etc/openshell-tls"];
 
 /// Directories below `/tmp`, where anyone can put a link in their place: links are not followed there.
 pub(super) const TMP: &str = "/tmp";

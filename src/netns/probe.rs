@@ -70,7 +70,9 @@ pub fn probe(through_user_namespace: bool) -> Capabilities {
                 )
             })
         }),
-        socket_diagnosis: attempt(|| Socket::open(Protocol::SocketDiagnosis).map(drop).map_err(|error| obstacle_of(Error::Diagnosis(error)))),
+        socket_diagnosis: attempt(|| {
+            Socket::open(Protocol::SocketDiagnosis).map(drop).map_err(|error| obstacle_of(Error::Diagnosis(error)))
+        }),
     }
 }
 

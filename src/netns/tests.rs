@@ -152,16 +152,25 @@ fn listeners_work_from_outside() {
     });
 }
 
+/// A run takes some 12 ms in all, of which isolating may take a part. The bound is wide, since tests run side by side.
+const QUICK: Duration = Duration::from_millis(30);
+
 #[test]
 fn isolating_is_quick() {
-    let answer = child::run(|| {
-        let start = Instant::now();
-        let outcome = isolate(&isolation());
-        let took = start.elapsed();
-        outcome.unwrap_or_else(|error| panic!("{error}"));
-        format!("{took:?}").into_bytes()
-    });
-    println!("isolate: {}", String::from_utf8(answer.unwrap()).unwrap());
+    let once = || {
+        let answer = child::run(|| {
+            let start = Instant::now();
+            let outcome = isolate(&isolation());
+            let took = start.elapsed();
+            outcome.unwrap_or_else(|error| panic!("{error}"));
+            took.as_nanos().to_ne_bytes().to_vec()
+        });
+        Duration::from_nanos(u128::from_ne_bytes(answer.unwrap().try_into().unwrap()).try_into().unwrap())
+    };
+    let mut times: Vec<Duration> = (0..20).map(|_| once()).collect();
+    times.sort();
+    eprintln!("isolate: best {:?}, median {:?}", times[0], times[times.len() / 2]);
+    assert!(times[0] < QUICK, "{times:?}");
 }
 
 #[test]
@@ -238,7 +247,7 @@ fn the_root_directory_is_never_covered() {
         isolate(&isolation).unwrap_err().to_string().into_bytes()
     });
     let error = String::from_utf8(error.unwrap()).unwrap();
-    assert!(error.contains("tmpfs") || error.contains("root directory"), "{error}");
+    assert!(error.contains("root directory"), "{error}");
 }
 
 #[test]
@@ -300,7 +309,7 @@ fn probes_agree_with_what_works_here() {
 
 #[test]
 fn bypass_attempts_are_reported_from_outside() {
-    use crate::event::{Event, Events, Stage};
+    use crate::event::{Event, Stage};
 
     let (left, right) = UnixStream::pair().unwrap();
     // The descriptor crosses to this process as it would to the supervisor.
@@ -316,16 +325,8 @@ fn bypass_attempts_are_reported_from_outside() {
     });
     let packets = receive_descriptor(&right);
     child.join().unwrap();
-    let events = Events::default();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let report = bypass::report(packets, |_| None, events.clone());
-        let _ = tokio::time::timeout(Duration::from_millis(200), report).await;
-    });
+    let events = bypass::tests::collect(packets, Duration::from_millis(200));
     let seen: Vec<_> = events
-        .seen
-        .lock()
-        .unwrap()
         .iter()
         .filter_map(|event| match event {
             Event::Network(network) => {
@@ -351,12 +352,90 @@ fn receive_descriptor(over: &UnixStream) -> OwnedFd {
     let mut byte = [0];
     let mut bytes = [io::IoSliceMut::new(&mut byte)];
     let mut space = nix::cmsg_space!([i32; 1]);
-    let message =
-        recvmsg::<()>(over.as_raw_fd(), &mut bytes, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC).unwrap();
+    let message = recvmsg::<()>(over.as_raw_fd(), &mut bytes, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC).unwrap();
     for part in message.cmsgs().unwrap() {
         if let ControlMessageOwned::ScmRights(fds) = part {
             return crate::sys::child::tests::adopt(fds[0]);
         }
     }
     panic!("no descriptor came")
+}
+
+#[test]
+fn without_ipv6_the_sandbox_is_ipv4_alone() {
+    let answer = child::run(|| {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        // What `ipv6.disable_ipv6=1` on the kernel's command line makes of every new namespace.
+        for device in ["all", "default", "lo"] {
+            fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "1").unwrap();
+        }
+        let handover = furnish(PORT, Vec::new()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(handover.listeners.len(), 1);
+        assert!(handover.notes.iter().any(|note| note.contains("no IPv6")), "{:?}", handover.notes);
+        tcp("127.0.0.1:3128").unwrap();
+        assert_eq!(at_once("tcp", || tcp("203.0.113.7:443")).kind(), ErrorKind::ConnectionRefused);
+        at_once("tcp over IPv6", || tcp("[2001:db8::7]:443"));
+        Vec::new()
+    });
+    answer.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn broadcast_and_multicast_are_refused() {
+    inside(&isolation(), |_handover| {
+        for address in ["224.0.0.251:5353", "255.255.255.255:67", "[ff02::fb]:5353", "[ff01::1]:1"] {
+            let socket = UdpSocket::bind((if address.starts_with('[') { "::" } else { "0.0.0.0" }, 0)).unwrap();
+            socket.set_broadcast(true).unwrap();
+            at_once(address, || socket.send_to(b"x", address));
+        }
+    });
+}
+
+#[test]
+fn a_socket_mounted_elsewhere_is_found_by_its_mount_point() {
+    let directory = tempfile::tempdir().unwrap();
+    let (bound, mounted) = (directory.path().join("runtime.sock"), directory.path().join("mounted here"));
+    let control = directory.path().join("control.sock");
+    let _listeners = (UnixListener::bind(&bound).unwrap(), UnixListener::bind(&control).unwrap());
+    fs::write(&mounted, "").unwrap();
+    let answer = child::run(|| {
+        // As in a container: the socket is bound in another network namespace, so that /proc/net/unix has it not.
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
+        mounts::make_private().unwrap();
+        let (flags, none) = (nix::mount::MsFlags::MS_BIND, None::<&str>);
+        nix::mount::mount(Some(&bound), &mounted, none, flags, none).unwrap();
+        assert!(!outside::bound_sockets().unwrap().contains(&bound));
+        UnixStream::connect(&mounted).unwrap();
+        isolate(&isolation()).unwrap_or_else(|error| panic!("{error}"));
+        assert!(UnixStream::connect(&mounted).is_err());
+        // Control: what is neither listed nor mounted stays in reach. (The first is listed by now: the end of the
+        // connection above that waits to be accepted has its name and lives in this namespace.)
+        UnixStream::connect(&control).unwrap();
+        Vec::new()
+    });
+    answer.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_policy_may_name_a_socket_but_not_a_hidden_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let bound = directory.path().join("granted.sock");
+    let _listener = UnixListener::bind(&bound).unwrap();
+    let isolation = Isolation { keep: vec![bound.clone(), PathBuf::from("/run")], ..isolation() };
+    inside(&isolation, |handover| {
+        UnixStream::connect(&bound).unwrap();
+        assert!(fs::read_dir("/run").unwrap().next().is_none());
+        assert!(handover.notes.iter().any(|note| note.contains("/run stays hidden")), "{:?}", handover.notes);
+    });
+}
+
+#[test]
+fn a_hidden_path_that_leads_into_the_stage_is_hidden() {
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink("/usr/share", &link).unwrap();
+    inside(&Isolation { hide: vec![link], ..isolation() }, |_handover| {
+        assert!(fs::read_dir("/usr/share").unwrap().next().is_none());
+    });
+    assert!(fs::read_dir("/usr/share").unwrap().next().is_some());
 }

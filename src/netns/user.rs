@@ -13,10 +13,8 @@ use super::{Error, obstacle};
 /// that files keep their owner's name and nothing can become anyone else.
 pub fn enter() -> Result<(), Error> {
     let (uid, gid) = (geteuid(), getegid());
-    unshare(CloneFlags::CLONE_NEWUSER).map_err(|errno| Error::Namespace {
-        what: "a user namespace",
-        obstacle: obstacle::of_user_namespace(errno),
-    })?;
+    unshare(CloneFlags::CLONE_NEWUSER)
+        .map_err(|errno| Error::Namespace { what: "a user namespace", obstacle: obstacle::of_user_namespace(errno) })?;
     // /proc/self belongs to root while a process is not dumpable (proc(5)), and the maps could not be opened.
     let hidden = prctl::get_dumpable() == Ok(false);
     // A failure shows in the writes below.
