@@ -3,5 +3,7 @@
 #![allow(unsafe_code, reason = "the one room for it: src/lib.rs denies it everywhere else")]
 
 pub mod attempt;
+pub mod child;
 pub mod netlink;
 pub mod procfs;
+pub mod reactor;
