@@ -1,1 +1,2 @@
-//! x
+//! One file a role.
+pub mod launch;

@@ -2,4 +2,8 @@
 //! interfaces that several mechanisms share.
 #![allow(unsafe_code, reason = "the one room for it: src/lib.rs denies it everywhere else")]
 
+pub mod capability;
+#[cfg(test)]
+mod launch_in_tests;
 pub mod netlink;
+pub mod process;
