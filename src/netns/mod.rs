@@ -4,10 +4,26 @@
 //! [`isolate`] runs in the single-threaded `launch` process, which gives up its own namespaces for new ones and opens
 //! there what the supervisor needs. The supervisor never enters: it works through the descriptors of [`Handover`].
 
+mod loopback;
+pub mod mounts;
+mod obstacle;
+pub mod outside;
+pub mod probe;
+mod user;
+
+use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
+
+pub use obstacle::Obstacle;
+
+use crate::fence::{self, bypass, combined};
+use crate::sys::netlink::{Protocol, Socket};
 
 /// What to make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,3 +53,153 @@ pub struct Handover {
     /// What could not be had and does not weaken the boundary, as sentences for an event.
     pub notes: Vec<String>,
 }
+
+/// Why the workload cannot be isolated. Nothing may run in what was made so far.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A namespace cannot be created.
+    #[error("cannot create {what}: {obstacle}")]
+    Namespace {
+        /// Which.
+        what: &'static str,
+        /// Why, and what helps.
+        obstacle: Obstacle,
+    },
+    /// The caller's ids cannot be mapped into the new user namespace.
+    #[error("cannot write {path} in the new user namespace: {obstacle}")]
+    Ids {
+        /// `/proc/self/setgroups`, `uid_map` or `gid_map`.
+        path: &'static str,
+        /// Why, and what helps.
+        obstacle: Obstacle,
+    },
+    /// Loopback does not work.
+    #[error("cannot {step} in the new network namespace: {source}; it takes a kernel with rtnetlink and CAP_NET_ADMIN there")]
+    Loopback {
+        /// What was tried.
+        step: &'static str,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The ruleset is not in force.
+    #[error(transparent)]
+    Fence(#[from] fence::Error),
+    /// The proxy cannot be reached from inside.
+    #[error("cannot listen on {address} in the new network namespace: {source}")]
+    Listener {
+        /// Where.
+        address: SocketAddr,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// Nobody could tell whose connection it is.
+    #[error("cannot open a NETLINK_SOCK_DIAG socket: {0}; attribution needs CONFIG_INET_DIAG, CONFIG_INET_TCP_DIAG")]
+    Diagnosis(#[source] io::Error),
+    /// What has to be hidden cannot be listed.
+    #[error("cannot read {path}, which says what has to be hidden from the workload: {source}; /proc must be mounted")]
+    Listing {
+        /// The file.
+        path: &'static str,
+        /// What reading it answered.
+        source: io::Error,
+    },
+    /// More has to be hidden than any sane machine holds.
+    #[error("more than {limit} {what} would have to be hidden from the workload; remove stale ones")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The bound.
+        limit: usize,
+    },
+    /// Something that must not be seen cannot be covered.
+    #[error("cannot hide {path} from the workload: {call}: {source}; it must be hidden, or not be there", path = path.display())]
+    Hide {
+        /// What.
+        path: PathBuf,
+        /// The call that failed.
+        call: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+    /// Covering it would leave nothing.
+    #[error("cannot hide {path}: it is or leads to the root directory", path = .0.display())]
+    HideRoot(PathBuf),
+    /// There is no place for the empty file system from which covers are made.
+    #[error("cannot mount the tmpfs that hides things: none of {0} is a directory without something to hide in it")]
+    NoStage(String),
+    /// A private `/proc` cannot be had; the caller may do without a PID namespace.
+    #[error(
+        "the kernel refuses a private /proc: {0}; parts of the present one are masked or read-only, as container \
+         runtimes do, and a user namespace cannot uncover them (procMount: Unmasked, or --security-opt \
+         systempaths=unconfined)"
+    )]
+    ProcMasked(#[source] io::Error),
+    /// A private `/proc` cannot be mounted for another reason.
+    #[error("cannot mount a private /proc: {call}: {source}")]
+    Proc {
+        /// The call that failed.
+        call: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+}
+
+/// Gives up the caller's namespaces for new ones as `isolation` says, and opens in them what the supervisor needs.
+///
+/// In the new network namespace: loopback alone, default routes through it, the fence in force and read back, ping
+/// sockets left closed (`net.ipv4.ping_group_range` of a new namespace is empty), listeners, and the two netlink
+/// sockets. In the new mount namespace: nothing propagates in or out, and what the workload must not reach is covered
+/// (see [`mounts`]). A new IPC namespace takes the machine's shared memory and queues out of reach.
+///
+/// The caller must have one thread (unshare(2) demands it for a user namespace), and /proc mounted. Its working
+/// directory still refers to the old view: it must be entered again by path. Descriptors that it holds are untouched.
+///
+/// # Errors
+/// Any: the namespaces are then half made, and the caller must end.
+pub fn isolate(isolation: &Isolation) -> Result<Handover, Error> {
+    // The list is of this network namespace, so it is read before that is left.
+    let sockets = outside::bound_sockets()?;
+    if isolation.user_namespace {
+        user::enter()?;
+    }
+    let mut namespaces = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC;
+    if isolation.pid_namespace {
+        namespaces |= CloneFlags::CLONE_NEWPID;
+    }
+    unshare(namespaces).map_err(|errno| Error::Namespace {
+        what: "network, mount and IPC namespaces",
+        obstacle: obstacle::of_namespace(errno, isolation.user_namespace),
+    })?;
+    let mut notes = mounts::hide(isolation, &sockets)?;
+
+    loopback::bring_up()?;
+    let ipv6 = match loopback::route_ipv6() {
+        Ok(()) => true,
+        Err(source) => {
+            notes.push(format!("the sandbox has no IPv6 ({source}); IPv4 alone is served"));
+            false
+        }
+    };
+    let packets = match bypass::subscribe() {
+        Ok(packets) => Some(packets),
+        Err(source) => {
+            notes.push(format!(
+                "attempts to go around the proxy are refused but not reported: the kernel has no NFLOG ({source}; \
+                 CONFIG_NETFILTER_NETLINK_LOG)"
+            ));
+            None
+        }
+    };
+    combined::raise(packets.is_some())?;
+    let listeners = loopback::listen(isolation.proxy_port, ipv6)?;
+    let diagnosis = Socket::open(Protocol::SocketDiagnosis).map_err(Error::Diagnosis)?;
+    Ok(Handover { listeners, diagnosis: diagnosis.into(), packets, notes })
+}
+
+fn failed(path: impl Into<PathBuf>, call: &'static str) -> impl FnOnce(Errno) -> Error {
+    let path = path.into();
+    move |errno| Error::Hide { path, call, source: errno.into() }
+}
+
+#[cfg(test)]
+mod tests;

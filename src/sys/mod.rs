@@ -3,7 +3,9 @@
 #![allow(unsafe_code, reason = "the one room for it: src/lib.rs denies it everywhere else")]
 
 pub mod capability;
+pub mod child;
 #[cfg(test)]
 mod launch_in_tests;
 pub mod netlink;
 pub mod process;
+pub mod reactor;

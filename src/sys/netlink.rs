@@ -99,15 +99,11 @@ impl Socket {
                 let flags = u16::from_ne_bytes([message[6], message[7]]);
                 match kind {
                     NLMSG_ERROR => {
-                        let code = message
-                            .get(HEADER..HEADER + 4)
-                            .map_or(-nix::libc::EBADMSG, |code| i32::from_ne_bytes([code[0], code[1], code[2], code[3]]));
-                        if code != 0 {
-                            return Err(io::Error::from_raw_os_error(-code));
-                        }
+                        failure(status(message).unwrap_or(-nix::libc::EBADMSG))?;
                         outstanding = outstanding.saturating_sub(1);
                     }
-                    NLMSG_DONE => return Ok(()),
+                    // A dump that failed on its way says so here (netlink_dump_done in the kernel).
+                    NLMSG_DONE => return status(message).map_or(Ok(()), |code| failure(code)),
                     _ => {
                         single |= flags & NLM_F_MULTI == 0;
                         each(message);
@@ -119,6 +115,15 @@ impl Socket {
             }
         }
     }
+}
+
+/// The error number that follows the header of `NLMSG_ERROR` and `NLMSG_DONE`: 0 or negative.
+fn status(message: &[u8]) -> Option<i32> {
+    message.get(HEADER..).and_then(<[u8]>::first_chunk).map(|code| i32::from_ne_bytes(*code))
+}
+
+fn failure(code: i32) -> io::Result<()> {
+    if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(()) }
 }
 
 impl AsFd for Socket {

@@ -1,0 +1,362 @@
+//! The namespaces for real: every test isolates a child process of its own.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, sendto, socket};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+
+use super::*;
+use crate::sys::child;
+
+const PORT: u16 = 3128;
+
+/// A refusal that takes longer waits for something.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+fn isolation() -> Isolation {
+    Isolation { user_namespace: false, pid_namespace: false, proxy_port: PORT, hide: vec![], keep: vec![] }
+}
+
+/// Runs `act` in a child that was isolated as `isolation` says.
+fn inside(isolation: &Isolation, act: impl FnOnce(Handover)) {
+    let answer = child::run(|| {
+        act(isolate(isolation).unwrap_or_else(|error| panic!("{error}")));
+        Vec::new()
+    });
+    answer.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// The same as an ordinary user with a user namespace.
+fn inside_as_user(isolation: &Isolation, act: impl FnOnce(Handover)) {
+    let isolation = Isolation { user_namespace: true, ..isolation.clone() };
+    let answer = child::run(|| {
+        become_user();
+        act(isolate(&isolation).unwrap_or_else(|error| panic!("{error}")));
+        Vec::new()
+    });
+    answer.unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn become_user() {
+    let (uid, gid) = (Uid::from_raw(4321), Gid::from_raw(4322));
+    setgroups(&[]).unwrap();
+    setresgid(gid, gid, gid).unwrap();
+    setresuid(uid, uid, uid).unwrap();
+}
+
+fn tcp(address: &str) -> io::Result<TcpStream> {
+    TcpStream::connect_timeout(&address.parse().unwrap(), Duration::from_secs(3))
+}
+
+fn udp(address: &str) -> io::Result<usize> {
+    let address: SocketAddr = address.parse().unwrap();
+    let local: IpAddr = if address.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+    UdpSocket::bind((local, 0)).unwrap().send_to(b"x", address)
+}
+
+fn raw(protocol: SockProtocol, address: &str, kind: SockType) -> io::Result<usize> {
+    let address: SocketAddr = address.parse().unwrap();
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, kind, SockFlag::SOCK_CLOEXEC, protocol)?;
+    let echo = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
+    Ok(sendto(fd.as_raw_fd(), &echo, &SockaddrStorage::from(address), nix::sys::socket::MsgFlags::empty())?)
+}
+
+fn at_once<T>(what: &str, act: impl FnOnce() -> io::Result<T>) -> io::Error {
+    let start = Instant::now();
+    let Err(error) = act() else { panic!("{what} succeeded") };
+    let took = start.elapsed();
+    assert!(took < AT_ONCE, "{what} took {took:?}: {error}");
+    error
+}
+
+fn outside_is_refused_at_once() {
+    for address in ["203.0.113.7:443", "169.254.169.254:80", "10.0.0.1:22", "[2001:db8::7]:443", "[fd00:ec2::254]:80"] {
+        let error = at_once(address, || tcp(address));
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "tcp {address}: {error}");
+        let error = at_once(address, || udp(address));
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "udp {address}: {error}");
+    }
+}
+
+#[test]
+fn every_way_out_is_refused_at_once_and_loopback_works() {
+    inside(&isolation(), |handover| {
+        assert_eq!(handover.listeners.len(), 2, "{:?}", handover.notes);
+        assert!(handover.packets.is_some(), "{:?}", handover.notes);
+        outside_is_refused_at_once();
+        for address in ["203.0.113.7:0", "169.254.169.254:0"] {
+            let error = at_once(address, || raw(SockProtocol::Icmp, address, SockType::Raw));
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "raw {address}: {error}");
+            let error = at_once(address, || raw(SockProtocol::Icmp, address, SockType::Datagram));
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "ping {address}: {error}");
+        }
+        let error = at_once("icmpv6", || raw(SockProtocol::IcmpV6, "[2001:db8::7]:0", SockType::Raw));
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+
+        // Control: the proxy's listeners, a server of the workload's own, and raw packets to loopback.
+        tcp("127.0.0.1:3128").unwrap();
+        tcp("[::1]:3128").unwrap();
+        let own = TcpListener::bind("127.0.0.1:0").unwrap();
+        tcp(&own.local_addr().unwrap().to_string()).unwrap();
+        raw(SockProtocol::Icmp, "127.0.0.1:0", SockType::Raw).unwrap();
+        udp("127.0.0.1:9").unwrap();
+        udp("[::1]:9").unwrap();
+    });
+}
+
+#[test]
+fn without_the_fence_the_same_acts_are_not_refused_like_that() {
+    inside(&isolation(), |_handover| {
+        let socket = Socket::open(Protocol::Netfilter).unwrap();
+        crate::fence::tests::remove(&socket);
+        udp("203.0.113.7:443").unwrap();
+        udp("[2001:db8::7]:443").unwrap();
+        raw(SockProtocol::Icmp, "203.0.113.7:0", SockType::Raw).unwrap();
+        let start = Instant::now();
+        let error = TcpStream::connect_timeout(&"203.0.113.7:443".parse().unwrap(), AT_ONCE).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error} after {:?}", start.elapsed());
+    });
+}
+
+#[test]
+fn an_ordinary_user_gets_the_same_through_a_user_namespace() {
+    inside_as_user(&isolation(), |handover| {
+        assert_eq!(handover.listeners.len(), 2, "{:?}", handover.notes);
+        assert!(handover.packets.is_some(), "{:?}", handover.notes);
+        assert_eq!((Uid::current().as_raw(), Gid::current().as_raw()), (4321, 4322));
+        outside_is_refused_at_once();
+        tcp("127.0.0.1:3128").unwrap();
+        assert!(fs::read_dir("/run").unwrap().next().is_none());
+    });
+}
+
+#[test]
+fn listeners_work_from_outside() {
+    inside(&isolation(), |handover| {
+        let mut client = tcp("127.0.0.1:3128").unwrap();
+        let listener = TcpListener::from(handover.listeners.into_iter().next().unwrap());
+        let (mut server, _) = listener.accept().unwrap();
+        server.write_all(b"hello").unwrap();
+        drop(server);
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello");
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn isolating_is_quick() {
+    let answer = child::run(|| {
+        let start = Instant::now();
+        let outcome = isolate(&isolation());
+        let took = start.elapsed();
+        outcome.unwrap_or_else(|error| panic!("{error}"));
+        format!("{took:?}").into_bytes()
+    });
+    println!("isolate: {}", String::from_utf8(answer.unwrap()).unwrap());
+}
+
+#[test]
+fn sockets_and_credentials_are_out_of_sight() {
+    let directory = tempfile::tempdir().unwrap();
+    let (bound, hidden, kept) = (
+        directory.path().join("agent.sock"),
+        directory.path().join("hidden"),
+        directory.path().join("hidden/deep/kept"),
+    );
+    let _listener = UnixListener::bind(&bound).unwrap();
+    fs::create_dir_all(&kept).unwrap();
+    fs::write(kept.join("file"), "kept").unwrap();
+    fs::write(hidden.join("secret"), "secret").unwrap();
+    fs::write(directory.path().join("single"), "secret").unwrap();
+    fs::write(directory.path().join("visible"), "visible").unwrap();
+    std::os::unix::fs::symlink(&kept, hidden.join("link")).unwrap();
+    for path in [directory.path(), &hidden, &kept] {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    UnixStream::connect(&bound).unwrap();
+    let isolation = Isolation {
+        hide: vec![hidden.clone(), directory.path().join("single"), directory.path().join("missing")],
+        keep: vec![kept.clone(), hidden.join("link"), directory.path().join("gone")],
+        ..isolation()
+    };
+    let look = |_handover: Handover| {
+        assert!(UnixStream::connect(&bound).is_err());
+        assert_eq!(fs::read_to_string(directory.path().join("visible")).unwrap(), "visible");
+        assert_eq!(fs::read(directory.path().join("single")).unwrap_or_default(), b"");
+        assert!(!hidden.join("secret").exists());
+        assert_eq!(fs::read_to_string(kept.join("file")).unwrap(), "kept");
+        assert_eq!(fs::read_to_string(hidden.join("link/file")).unwrap(), "kept");
+        let mut names: Vec<_> = fs::read_dir(&hidden).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["deep", "link"]);
+        assert!(fs::read_dir("/run").unwrap().next().is_none());
+        assert!(fs::write("/run/new", "").is_err());
+        assert!(fs::write(hidden.join("new"), "").is_err());
+        // The stage is gone.
+        assert!(Path::new("/usr/bin").exists());
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.lines().any(|line| line.split(' ').nth(4) == Some("/usr")), "{mounts}");
+    };
+    inside(&isolation, look);
+    inside_as_user(&isolation, look);
+    // Nothing of it shows outside.
+    UnixStream::connect(&bound).unwrap();
+    assert_eq!(fs::read_to_string(hidden.join("secret")).unwrap(), "secret");
+}
+
+#[test]
+fn a_link_in_tmp_hides_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("file"), "visible").unwrap();
+    let link = PathBuf::from(format!("/tmp/ssh-planted-{}", std::process::id()));
+    std::os::unix::fs::symlink(directory.path(), &link).unwrap();
+    let agent = PathBuf::from(format!("/tmp/ssh-real-{}", std::process::id()));
+    fs::create_dir(&agent).unwrap();
+    fs::write(agent.join("key"), "secret").unwrap();
+    inside(&isolation(), |_handover| {
+        assert!(directory.path().join("file").exists());
+        assert!(!agent.join("key").exists());
+    });
+    assert!(agent.join("key").exists());
+    fs::remove_file(&link).unwrap();
+    fs::remove_dir_all(&agent).unwrap();
+}
+
+#[test]
+fn the_root_directory_is_never_covered() {
+    let error = child::run(|| {
+        let isolation = Isolation { hide: vec![PathBuf::from("/")], ..isolation() };
+        isolate(&isolation).unwrap_err().to_string().into_bytes()
+    });
+    let error = String::from_utf8(error.unwrap()).unwrap();
+    assert!(error.contains("tmpfs") || error.contains("root directory"), "{error}");
+}
+
+#[test]
+fn a_private_proc_shows_the_new_processes_alone() {
+    for user in [false, true] {
+        let act = || {
+            let directory = child::run(|| {
+                let fd = mounts::private_proc().unwrap_or_else(|error| panic!("{error}"));
+                assert_eq!(std::process::id(), 1);
+                let seen = fs::read_dir(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
+                let pids: Vec<String> = seen
+                    .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+                    .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+                    .collect();
+                pids.join(" ").into_bytes()
+            });
+            assert_eq!(directory.unwrap(), b"1");
+        };
+        let isolation = Isolation { pid_namespace: true, ..isolation() };
+        if user { inside_as_user(&isolation, |_| act()) } else { inside(&isolation, |_| act()) }
+    }
+}
+
+#[test]
+fn a_user_without_rights_is_told_what_helps() {
+    let answer = child::run(|| {
+        become_user();
+        isolate(&isolation()).unwrap_err().to_string().into_bytes()
+    });
+    let error = String::from_utf8(answer.unwrap()).unwrap();
+    assert!(error.contains("CAP_SYS_ADMIN") && error.contains("user namespaces"), "{error}");
+}
+
+#[test]
+fn a_limit_of_user_namespaces_is_named() {
+    let answer = child::run(|| {
+        // The limit of a nested namespace is its own, so the machine's stays as it is.
+        user::enter().unwrap();
+        fs::write("/proc/sys/user/max_user_namespaces", "0").unwrap();
+        probe::probe(true).user_namespace.unwrap_err().to_string().into_bytes()
+    });
+    let text = String::from_utf8(answer.unwrap()).unwrap();
+    assert!(text.contains("user.max_user_namespaces"), "{text}");
+}
+
+#[test]
+fn probes_agree_with_what_works_here() {
+    for user in [false, true] {
+        let answer = child::run(|| {
+            if user {
+                become_user();
+            }
+            format!("{:?}", probe::probe(user)).into_bytes()
+        });
+        let text = String::from_utf8(answer.unwrap()).unwrap();
+        assert!(!text.contains("Err("), "user={user}: {text}");
+    }
+}
+
+#[test]
+fn bypass_attempts_are_reported_from_outside() {
+    use crate::event::{Event, Events, Stage};
+
+    let (left, right) = UnixStream::pair().unwrap();
+    // The descriptor crosses to this process as it would to the supervisor.
+    let child = std::thread::spawn(move || {
+        inside(&isolation(), |handover| {
+            let packets = handover.packets.unwrap();
+            send_descriptor(&left, &packets);
+            for _ in 0..3 {
+                let _ = tcp("203.0.113.7:443");
+            }
+            let _ = udp("[2001:db8::7]:53");
+        });
+    });
+    let packets = receive_descriptor(&right);
+    child.join().unwrap();
+    let events = Events::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let report = bypass::report(packets, |_| None, events.clone());
+        let _ = tokio::time::timeout(Duration::from_millis(200), report).await;
+    });
+    let seen: Vec<_> = events
+        .seen
+        .lock()
+        .unwrap()
+        .iter()
+        .filter_map(|event| match event {
+            Event::Network(network) => {
+                assert_eq!(network.stage, Stage::Bypass);
+                Some((network.host.clone(), network.port, network.protocol.clone(), network.actor.uid, network.count))
+            }
+            _ => None,
+        })
+        .collect();
+    let tcp = |count| ("203.0.113.7".to_string(), 443, "tcp".to_string(), Some(0), count);
+    assert_eq!(seen, [tcp(1), ("2001:db8::7".to_string(), 53, "udp".to_string(), Some(0), 1), tcp(2)]);
+}
+
+fn send_descriptor(over: &UnixStream, fd: &OwnedFd) {
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+    let fds = [fd.as_raw_fd()];
+    let bytes = [io::IoSlice::new(b"x")];
+    sendmsg::<()>(over.as_raw_fd(), &bytes, &[ControlMessage::ScmRights(&fds)], MsgFlags::empty(), None).unwrap();
+}
+
+fn receive_descriptor(over: &UnixStream) -> OwnedFd {
+    use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+    let mut byte = [0];
+    let mut bytes = [io::IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!([i32; 1]);
+    let message =
+        recvmsg::<()>(over.as_raw_fd(), &mut bytes, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC).unwrap();
+    for part in message.cmsgs().unwrap() {
+        if let ControlMessageOwned::ScmRights(fds) = part {
+            return crate::sys::child::tests::adopt(fds[0]);
+        }
+    }
+    panic!("no descriptor came")
+}
