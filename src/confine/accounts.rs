@@ -126,11 +126,8 @@ impl Accounts {
         };
         let mut found: Option<User> = None;
         for line in self.passwd.lines().filter(|line| matches(line, key)) {
-            let malformed = |problem| AccountsError::Malformed {
-                path: self.passwd_path.clone(),
-                name: key.to_string(),
-                problem,
-            };
+            let malformed =
+                |problem| AccountsError::Malformed { path: self.passwd_path.clone(), name: key.to_string(), problem };
             let [name, _, uid, gid, _, home, shell] =
                 fields(line).ok_or_else(|| malformed("expected seven fields separated by colons"))?;
             let uid = id(&uid).ok_or_else(|| malformed("the user id is not a number below 4294967295"))?;

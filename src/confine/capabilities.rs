@@ -3,8 +3,8 @@
 use std::io;
 
 use crate::sys::capability::{
-    CAP_KILL, CAP_SETPCAP, SECBIT_KEEP_CAPS_LOCKED, SECBIT_NO_AMBIENT, SECBIT_NOROOT, Sets, bounded, clear_ambient, get,
-    is_ambient, set, set_securebits, unbound,
+    CAP_KILL, CAP_SETPCAP, SECBIT_KEEP_CAPS_LOCKED, SECBIT_NO_AMBIENT, SECBIT_NOROOT, Sets, bounded, clear_ambient,
+    get, is_ambient, set, set_securebits, unbound,
 };
 
 /// Capability sets are 64 bits wide; the kernel answers EINVAL for numbers that it does not know.
@@ -76,7 +76,8 @@ pub(super) fn finish_drop(dropped: &Dropped) -> Result<(), CapabilityError> {
     let call = |call| move |source| CapabilityError::Call { call, source };
     set(Sets::default()).map_err(call("capset"))?;
     let sets = get().map_err(call("capget"))?;
-    let ambient = known().filter(|&capability| is_ambient(capability).unwrap_or(false)).fold(0, |bits, c| bits | 1 << c);
+    let ambient =
+        known().filter(|&capability| is_ambient(capability).unwrap_or(false)).fold(0, |bits, c| bits | 1 << c);
     let bounding = if dropped.bounding { bounding_set() } else { 0 };
     for (set, bits) in [
         ("effective", sets.effective),

@@ -6,8 +6,8 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, getegid, geteuid, getgroups, getresgid, getresuid, setgroups, setresgid, setresuid};
 use serde::{Deserialize, Serialize};
 
-use super::accounts::{Accounts, Key, User, id};
 pub use super::accounts::AccountsError;
+use super::accounts::{Accounts, Key, User, id};
 use super::capabilities;
 use crate::contract::{OVERFLOW_ID, SANDBOX_HOME, SANDBOX_USER, env};
 use crate::policy::ProcessIdentity;
@@ -240,7 +240,9 @@ fn from_driver(accounts: &Accounts, uid: &str, gid: &str) -> Result<Found, Ident
 }
 
 fn from_policy(
-    accounts: &Accounts, policy: &ProcessIdentity, current: &Current,
+    accounts: &Accounts,
+    policy: &ProcessIdentity,
+    current: &Current,
 ) -> Result<Option<Found>, IdentityError> {
     const USER: &str = "policy field process.run_as_user";
     const GROUP: &str = "policy field process.run_as_group";

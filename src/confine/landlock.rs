@@ -175,8 +175,7 @@ pub fn prepare(grants: &Grants) -> Result<Ruleset, LandlockError> {
 }
 
 fn build(grants: &Grants, probe: Probe) -> Result<Ruleset, LandlockError> {
-    let mut outcome =
-        Enforced { abi: probe.abi, status: probe.status, reason: probe.reason, skipped: Vec::new() };
+    let mut outcome = Enforced { abi: probe.abi, status: probe.status, reason: probe.reason, skipped: Vec::new() };
     if outcome.status == Status::Not {
         return Ok(Ruleset { created: None, outcome });
     }

@@ -10,8 +10,8 @@ use crate::contract::exit;
 use crate::netns;
 use crate::sys::process::{self, Side};
 use crate::workload::control::{CONTROL_FD, Control, Failure, Report};
-use crate::workload::launch::{ORDERS_FD, ORDERS_LIMIT, Sealed};
 use crate::workload::init;
+use crate::workload::launch::{ORDERS_FD, ORDERS_LIMIT, Sealed};
 
 /// Whether this process was started by [`crate::workload::launch`]: descriptor 3 is its control socket.
 #[must_use]

@@ -12,6 +12,9 @@ pub const CAP_KILL: u8 = 5;
 /// `CAP_SETPCAP`: shrink the bounding set, change securebits.
 pub const CAP_SETPCAP: u8 = 8;
 
+/// `CAP_SYS_ADMIN`: namespaces without a user namespace, mounts.
+const CAP_SYS_ADMIN: u8 = 21;
+
 /// `SECBIT_NOROOT` and its lock: uid 0 means nothing at execve.
 pub const SECBIT_NOROOT: u64 = 0b11;
 /// `SECBIT_KEEP_CAPS_LOCKED`: nobody keeps capabilities over a change of uid.
@@ -126,4 +129,10 @@ pub fn clear_ambient() -> io::Result<()> {
 /// `EPERM` without `CAP_SETPCAP`, or when a lock forbids the change.
 pub fn set_securebits(bits: u64) -> io::Result<()> {
     prctl(libc::PR_SET_SECUREBITS, bits as libc::c_ulong, 0).map(drop)
+}
+
+/// Whether the caller may make namespaces without a user namespace first.
+#[must_use]
+pub fn has_sys_admin() -> bool {
+    get().is_ok_and(|sets| sets.effective & (1 << CAP_SYS_ADMIN) != 0)
 }

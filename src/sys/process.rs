@@ -137,9 +137,8 @@ pub fn default_dispositions() {
 pub fn landlock_abi() -> Result<u32, Errno> {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with a null attribute of size zero the call only returns a number.
-    let abi = unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, 0_usize, 0_usize, LANDLOCK_CREATE_RULESET_VERSION)
-    };
+    let abi =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0_usize, 0_usize, LANDLOCK_CREATE_RULESET_VERSION) };
     u32::try_from(abi).map_err(|_| Errno::last())
 }
 

@@ -55,7 +55,8 @@ pub fn become_workload(orders: &Orders, plan: Plan, mut pipe: impl Write) -> Fai
 }
 
 fn confine_and_exec(orders: &Orders, plan: Plan, pipe: &mut impl Write) -> Result<Infallible, Failure> {
-    terminal::join(plan).map_err(|error| Failure::setup(format!("cannot give the workload a job of its own: {error}")))?;
+    terminal::join(plan)
+        .map_err(|error| Failure::setup(format!("cannot give the workload a job of its own: {error}")))?;
     process::default_dispositions();
     orders.limits.apply().map_err(Failure::setup)?;
     let ruleset = landlock::prepare(&orders.grants).map_err(Failure::setup)?;
@@ -106,7 +107,7 @@ fn enter(workdir: Option<&Path>) -> Result<(), Failure> {
 /// interpreter line is not given to a shell.
 fn exec(command: &[CString], environment: &[CString]) -> Failure {
     let Some(program) = command.first() else {
-        return Failure { code: exit::NOT_FOUND, message: "the command is empty".to_owned() };
+        return Failure::new(exit::NOT_FOUND, "the command is empty".to_owned());
     };
     if program.as_bytes().contains(&b'/') {
         return refusal(program, program, exec_one(program, command, environment));
@@ -124,13 +125,13 @@ fn exec(command: &[CString], environment: &[CString]) -> Failure {
             _ => return refusal(program, &candidate, error),
         }
     }
-    found.unwrap_or_else(|| Failure {
-        code: exit::NOT_FOUND,
-        message: format!(
+    found.unwrap_or_else(|| {
+        let message = format!(
             "{}: not found in PATH={}; name it by its path, or set PATH with --env",
             program.to_string_lossy(),
             String::from_utf8_lossy(search)
-        ),
+        );
+        Failure::new(exit::NOT_FOUND, message)
     })
 }
 
@@ -160,12 +161,12 @@ fn exists(path: &CStr) -> bool {
 fn refusal(program: &CStr, path: &CStr, error: Errno) -> Failure {
     let shown = Path::new(OsStr::from_bytes(path.to_bytes())).display();
     let name = program.to_string_lossy();
-    let cannot = |why: String| Failure { code: exit::NOT_EXECUTABLE, message: why };
+    let cannot = |why: String| Failure::new(exit::NOT_EXECUTABLE, why);
     match error {
         Errno::ENOENT if exists(path) => cannot(format!(
             "{shown}: its interpreter (the `#!` line of a script, the loader of a program) does not exist in the sandbox"
         )),
-        Errno::ENOENT | Errno::ENOTDIR => Failure { code: exit::NOT_FOUND, message: format!("{name}: not found") },
+        Errno::ENOENT | Errno::ENOTDIR => Failure::new(exit::NOT_FOUND, format!("{name}: not found")),
         Errno::EACCES => cannot(format!(
             "{shown}: permission denied; it or its interpreter is not executable for the workload's user, or no path of \
              filesystem_policy grants it"

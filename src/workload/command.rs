@@ -56,6 +56,16 @@ struct Spec {
     tty: bool,
 }
 
+impl Command {
+    /// The words after `--`, for who has no driver.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn resolve_words(words: &[OsString]) -> Result<Self, CommandError> {
+        resolve(words, None)
+    }
+}
+
 /// The words after `--` where there are any, else the driver's specification. There is no default program: an image
 /// need not hold a shell.
 ///

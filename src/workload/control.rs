@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, SockType, getsockopt, recvmsg, sendmsg, sockopt};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockType, getsockopt, recvmsg, sendmsg, sockopt,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -103,12 +105,20 @@ pub struct Failure {
     pub code: u8,
     /// Cause and remedy.
     pub message: String,
+    /// Whether it is the private /proc alone that cannot be had.
+    pub private_proc: bool,
 }
 
 impl Failure {
+    /// A failure that ends the supervisor with `code`.
+    #[must_use]
+    pub fn new(code: u8, message: String) -> Self {
+        Self { code, message, private_proc: false }
+    }
+
     /// A set-up that failed.
     pub fn setup(error: impl std::fmt::Display) -> Self {
-        Self { code: exit::SETUP, message: error.to_string() }
+        Self::new(exit::SETUP, error.to_string())
     }
 }
 

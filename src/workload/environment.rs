@@ -280,10 +280,10 @@ mod tests {
 
     #[test]
     fn the_user_s_own_win() {
-        let user = [UserVariable { name: "no_proxy".into(), value: "*".into() }, UserVariable {
-            name: "HOME".into(),
-            value: "/elsewhere".into(),
-        }];
+        let user = [
+            UserVariable { name: "no_proxy".into(), value: "*".into() },
+            UserVariable { name: "HOME".into(), value: "/elsewhere".into() },
+        ];
         let built = built(Inherit::None, &user, &[]);
         assert_eq!((built.get("no_proxy").unwrap().as_str(), built.get("HOME").unwrap().as_str()), ("*", "/elsewhere"));
         for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "grpc_proxy"] {

@@ -19,10 +19,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
 
+use super::Orders;
 use super::child::{Note, become_workload};
 use super::control::{Control, Ending, Failure, Layout, Report, Request};
 use super::terminal::Plan;
-use super::Orders;
 use crate::confine::capabilities;
 use crate::netns::{self, Handover};
 use crate::sys::process::{self, Side};
@@ -39,7 +39,7 @@ const SWEEP: Duration = Duration::from_millis(20);
 /// [`Failure`] before there is a workload; the caller reports it.
 pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Handover>) -> Result<(), Failure> {
     let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.pid_namespace);
-    let processes = if own_processes { Some(netns::mounts::private_proc().map_err(Failure::setup)?) } else { None };
+    let processes = if own_processes { Some(netns::mounts::private_proc().map_err(proc_refused)?) } else { None };
     offer(control, handover, processes).map_err(|error| Failure::setup(format!("control socket: {error}")))?;
     match control.receive::<Request>() {
         Ok(Some((Request::Go, _))) => {}
@@ -64,10 +64,15 @@ pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Hando
         error
     };
     shed().map_err(failed)?;
-    let mut init = Init { control, signals, notes: Some(notes), said: Vec::new(), workload, ended: None, own_processes };
+    let mut init =
+        Init { control, signals, notes: Some(notes), said: Vec::new(), workload, ended: None, own_processes };
     init.tend();
     init.clear(grace);
     Ok(())
+}
+
+fn proc_refused(error: netns::Error) -> Failure {
+    Failure { private_proc: matches!(error, netns::Error::ProcMasked(_)), ..Failure::setup(error) }
 }
 
 fn offer(control: &Control, handover: Option<Handover>, processes: Option<OwnedFd>) -> std::io::Result<()> {
@@ -89,9 +94,11 @@ fn offer(control: &Control, handover: Option<Handover>, processes: Option<OwnedF
 /// What the init itself gives up once the child is on its way: standard streams, so that closing them is the
 /// workload's to do; capabilities but the one for signals; the means to gain any.
 fn shed() -> Result<(), Failure> {
-    let null = File::options().read(true).write(true).open("/dev/null").map_err(|error| {
-        Failure::setup(format!("/dev/null: {error}; the image must have one"))
-    })?;
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|error| Failure::setup(format!("/dev/null: {error}; the image must have one")))?;
     let streams = dup2_stdin(&null).and_then(|()| dup2_stdout(&null)).and_then(|()| dup2_stderr(&null));
     streams.map_err(|error| Failure::setup(format!("dup2: {error}")))?;
     chdir("/").map_err(|error| Failure::setup(format!("chdir /: {error}")))?;

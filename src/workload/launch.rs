@@ -55,17 +55,20 @@ pub struct LaunchError {
     pub code: u8,
     /// Cause and remedy.
     pub message: String,
+    /// Whether it is the private /proc alone that cannot be had, as under a container runtime that masks parts of its
+    /// own: without a PID namespace it would work.
+    pub private_proc: bool,
 }
 
 impl LaunchError {
     fn setup(what: &str, error: impl std::fmt::Display) -> Self {
-        Self { code: exit::SETUP, message: format!("{what}: {error}") }
+        Self { code: exit::SETUP, message: format!("{what}: {error}"), private_proc: false }
     }
 }
 
 impl From<Failure> for LaunchError {
     fn from(failure: Failure) -> Self {
-        Self { code: failure.code, message: failure.message }
+        Self { code: failure.code, message: failure.message, private_proc: failure.private_proc }
     }
 }
 
@@ -135,7 +138,8 @@ pub async fn prepare(mut orders: Orders) -> Result<Prepared, LaunchError> {
     let plan = Plan::here();
     let lent = Lent::of(plan);
     let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.pid_namespace);
-    let (line, launched) = spawn(&Sealed { orders, plan }).map_err(|error| LaunchError::setup("starting the sandbox", error))?;
+    let (line, launched) =
+        spawn(&Sealed { orders, plan }).map_err(|error| LaunchError::setup("starting the sandbox", error))?;
     let mut init_end = launched;
     if own_processes {
         match line.receive::<Report>().await {
@@ -161,7 +165,9 @@ pub async fn prepare(mut orders: Orders) -> Result<Prepared, LaunchError> {
 }
 
 fn unpack(
-    layout: Option<Layout>, has_processes: bool, descriptors: Vec<OwnedFd>,
+    layout: Option<Layout>,
+    has_processes: bool,
+    descriptors: Vec<OwnedFd>,
 ) -> Option<(Option<Handover>, Option<OwnedFd>)> {
     let mut descriptors = descriptors.into_iter();
     let handover = match layout {
@@ -206,16 +212,9 @@ impl Prepared {
         let Self { line, init_end, signals, lent, .. } = self;
         line.send(&Request::Go).await.map_err(|error| LaunchError::setup("the sandbox's init", error))?;
         match line.receive::<Report>().await {
-            Ok(Some((Report::Started { pid, landlock, notes }, _))) => Ok(Running {
-                pid: pid.unsigned_abs(),
-                landlock,
-                notes,
-                line,
-                init_end,
-                ending: None,
-                signals,
-                lent,
-            }),
+            Ok(Some((Report::Started { pid, landlock, notes }, _))) => {
+                Ok(Running { pid: pid.unsigned_abs(), landlock, notes, line, init_end, ending: None, signals, lent })
+            }
             other => {
                 let error = unexpected(other, init_end).await;
                 if let Some(lent) = lent {
@@ -322,8 +321,7 @@ fn reap(pidfd: &OwnedFd) -> io::Result<Ending> {
 }
 
 fn spawn(sealed: &Sealed) -> io::Result<(Line, Child)> {
-    let (ours, theirs) =
-        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     set_nonblocking(ours.as_fd())?;
     let theirs = above_protocol(theirs.as_fd())?;
     let orders = above_protocol(seal(sealed)?.as_fd())?;
