@@ -161,7 +161,7 @@ mod tests {
     fn base64url_is_read() {
         // {"version":1,"command":["echo","hi"],"tty":false}
         let spec = "base64url:eyJ2ZXJzaW9uIjoxLCJjb21tYW5kIjpbImVjaG8iLCJoaSJdLCJ0dHkiOmZhbHNlfQ";
-        assert_eq!(resolve(&[], Some(spec)).unwrap().argv, [c"echo".into(), c"hi".into()]);
+        assert_eq!(resolve(&[], Some(spec)).unwrap().argv, [c"echo".to_owned(), c"hi".to_owned()]);
         assert_eq!(base64url("_-8").unwrap(), [0xff, 0xef]);
         for bad in ["_-8=", "+/8", "A", "_-9", "a b"] {
             assert_eq!(base64url(bad), None, "{bad}");

@@ -129,12 +129,6 @@ pub struct Control {
 }
 
 impl Control {
-    /// Takes an end over.
-    #[must_use]
-    pub fn new(socket: OwnedFd) -> Self {
-        Self { socket }
-    }
-
     /// The end that this process was spawned with.
     ///
     /// # Errors
@@ -148,52 +142,20 @@ impl Control {
         }
     }
 
-    /// Sends one message. Blocks, or answers `WouldBlock` on a non-blocking socket.
+    /// [`send`].
     ///
     /// # Errors
-    /// What sendmsg(2) answered; `EPIPE` when the other end is gone.
+    /// As there.
     pub fn send<M: Serialize>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let bytes = serde_json::to_vec(message)?;
-        if bytes.len() > MESSAGE_LIMIT || descriptors.len() > DESCRIPTOR_LIMIT {
-            return Err(Errno::EMSGSIZE.into());
-        }
-        let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-        let rights = [ControlMessage::ScmRights(&numbers)];
-        let ancillary: &[ControlMessage<'_>] = if numbers.is_empty() { &[] } else { &rights };
-        let slices = [IoSlice::new(&bytes)];
-        sendmsg::<()>(self.socket.as_raw_fd(), &slices, ancillary, MsgFlags::MSG_NOSIGNAL, None)?;
-        Ok(())
+        send(self.socket.as_fd(), message, descriptors)
     }
 
-    /// Receives one message; `None` when the other end is gone.
+    /// [`receive`].
     ///
     /// # Errors
-    /// What recvmsg(2) answered; `InvalidData` for what is no message.
+    /// As there.
     pub fn receive<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-        let mut buffer = vec![0; MESSAGE_LIMIT];
-        let mut ancillary = nix::cmsg_space!([RawFd; DESCRIPTOR_LIMIT]);
-        let (length, truncated, descriptors) = {
-            let mut slices = [IoSliceMut::new(&mut buffer)];
-            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-            let received = recvmsg::<()>(self.socket.as_raw_fd(), &mut slices, Some(&mut ancillary), flags)?;
-            let mut descriptors = Vec::new();
-            for message in received.cmsgs()? {
-                if let ControlMessageOwned::ScmRights(numbers) = message {
-                    for number in numbers {
-                        descriptors.push(adopt(number)?);
-                    }
-                }
-            }
-            let cut = MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC;
-            (received.bytes, received.flags.intersects(cut), descriptors)
-        };
-        if length == 0 {
-            return Ok(None);
-        }
-        if truncated {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message on the control socket was cut short"));
-        }
-        Ok(Some((serde_json::from_slice(&buffer[..length])?, descriptors)))
+        receive(self.socket.as_fd())
     }
 
     /// Whether the other end is gone.
@@ -211,8 +173,50 @@ impl AsFd for Control {
     }
 }
 
-impl AsRawFd for Control {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+/// Sends one message. Blocks, or answers `WouldBlock` on a non-blocking socket.
+///
+/// # Errors
+/// What sendmsg(2) answered; `EPIPE` when the other end is gone.
+pub fn send<M: Serialize>(socket: BorrowedFd<'_>, message: &M, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    if bytes.len() > MESSAGE_LIMIT || descriptors.len() > DESCRIPTOR_LIMIT {
+        return Err(Errno::EMSGSIZE.into());
     }
+    let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    let ancillary: &[ControlMessage<'_>] = if numbers.is_empty() { &[] } else { &rights };
+    let slices = [IoSlice::new(&bytes)];
+    sendmsg::<()>(socket.as_raw_fd(), &slices, ancillary, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
+}
+
+/// Receives one message; `None` when the other end is gone.
+///
+/// # Errors
+/// What recvmsg(2) answered; `InvalidData` for what is no message.
+pub fn receive<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    let mut buffer = vec![0; MESSAGE_LIMIT];
+    let mut ancillary = nix::cmsg_space!([RawFd; DESCRIPTOR_LIMIT]);
+    let (length, truncated, descriptors) = {
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let received = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut ancillary), flags)?;
+        let mut descriptors = Vec::new();
+        for message in received.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(numbers) = message {
+                for number in numbers {
+                    descriptors.push(adopt(number)?);
+                }
+            }
+        }
+        let cut = MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC;
+        (received.bytes, received.flags.intersects(cut), descriptors)
+    };
+    if length == 0 {
+        return Ok(None);
+    }
+    if truncated {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message on the control socket was cut short"));
+    }
+    Ok(Some((serde_json::from_slice(&buffer[..length])?, descriptors)))
 }

@@ -17,13 +17,14 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::Orders;
-use super::control::{CONTROL_FD, Control, Ending, Failure, Layout, Report, Request};
+use super::control::{CONTROL_FD, Ending, Failure, Layout, Report, Request, receive, send};
 use super::supervise::Signals;
 use super::terminal::{Lent, Plan};
 use crate::confine::landlock::Enforced;
 use crate::contract::exit;
 use crate::netns::Handover;
 use crate::sys::process;
+use crate::sys::reactor::watch;
 
 /// The hidden role's name, its only argument.
 pub const ROLE: &CStr = c"launch";
@@ -81,7 +82,7 @@ pub struct Outcome {
 
 /// Something that happened to a running workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub(super) enum Happening {
     /// A signal stopped it.
     Stopped,
     /// It ended, and nothing of it is left.
@@ -112,11 +113,17 @@ pub struct Running {
     pub landlock: Enforced,
     /// What an operator should know, as sentences.
     pub notes: Vec<String>,
+    pub(super) workload: Workload,
+    pub(super) signals: Signals,
+    pub(super) lent: Option<Lent>,
+}
+
+/// The workload, as the supervisor's end of the control socket knows it.
+#[derive(Debug)]
+pub(super) struct Workload {
     line: Line,
     init_end: Child,
     ending: Option<Ending>,
-    pub(super) signals: Signals,
-    pub(super) lent: Option<Lent>,
 }
 
 /// Starts the sandbox as far as it goes without the workload: namespaces, init, hand-over. From here on the signals
@@ -213,7 +220,8 @@ impl Prepared {
         line.send(&Request::Go).await.map_err(|error| LaunchError::setup("the sandbox's init", error))?;
         match line.receive::<Report>().await {
             Ok(Some((Report::Started { pid, landlock, notes }, _))) => {
-                Ok(Running { pid: pid.unsigned_abs(), landlock, notes, line, init_end, ending: None, signals, lent })
+                let workload = Workload { line, init_end, ending: None };
+                Ok(Running { pid: pid.unsigned_abs(), landlock, notes, workload, signals, lent })
             }
             other => {
                 let error = unexpected(other, init_end).await;
@@ -232,6 +240,21 @@ impl Running {
     /// # Errors
     /// What the control socket answered.
     pub async fn signal(&self, signal: Signal) -> io::Result<()> {
+        self.workload.signal(signal).await
+    }
+
+    /// Waits until the workload has ended and nothing of it is left.
+    pub async fn wait(&mut self) -> Outcome {
+        loop {
+            if let Happening::Ended(outcome) = self.workload.next().await {
+                return outcome;
+            }
+        }
+    }
+}
+
+impl Workload {
+    pub(super) async fn signal(&self, signal: Signal) -> io::Result<()> {
         if self.ending.is_some() {
             return Ok(());
         }
@@ -241,8 +264,8 @@ impl Running {
         }
     }
 
-    /// The next thing that happens to the workload. May be cancelled; nothing is lost.
-    pub async fn next(&mut self) -> Happening {
+    /// The next thing that happens. May be cancelled; nothing is lost.
+    pub(super) async fn next(&mut self) -> Happening {
         while self.ending.is_none() {
             match self.line.receive::<Report>().await {
                 Ok(Some((Report::Stopped, _))) => return Happening::Stopped,
@@ -258,30 +281,21 @@ impl Running {
         self.ending = Some(ending);
         Happening::Ended(Outcome { ending })
     }
-
-    /// Waits until the workload has ended and nothing of it is left.
-    pub async fn wait(&mut self) -> Outcome {
-        loop {
-            if let Happening::Ended(outcome) = self.next().await {
-                return outcome;
-            }
-        }
-    }
 }
 
 /// The control socket, asynchronous.
 #[derive(Debug)]
 struct Line {
-    control: AsyncFd<Control>,
+    socket: AsyncFd<OwnedFd>,
 }
 
 impl Line {
     async fn send(&self, request: &Request) -> io::Result<()> {
-        self.control.async_io(Interest::WRITABLE, |control| control.send(request, &[])).await
+        self.socket.async_io(Interest::WRITABLE, |socket| send(socket.as_fd(), request, &[])).await
     }
 
     async fn receive<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-        self.control.async_io(Interest::READABLE, Control::receive).await
+        self.socket.async_io(Interest::READABLE, |socket| receive(socket.as_fd())).await
     }
 }
 
@@ -295,7 +309,7 @@ struct Child {
 
 impl Child {
     fn new(pid: Pid, pidfd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { pid, pidfd: AsyncFd::with_interest(pidfd, Interest::READABLE)?, ended: None })
+        Ok(Self { pid, pidfd: watch(pidfd)?, ended: None })
     }
 
     async fn end(mut self) -> io::Result<Ending> {
@@ -339,7 +353,7 @@ fn spawn(sealed: &Sealed) -> io::Result<(Line, Child)> {
     let environment: [&CStr; 0] = [];
     let pid = posix_spawn("/proc/self/exe", &actions, &attributes, &arguments, &environment)?;
     let child = Child::new(pid, process::pidfd_open(pid)?)?;
-    Ok((Line { control: AsyncFd::new(Control::new(ours))? }, child))
+    Ok((Line { socket: watch(ours)? }, child))
 }
 
 /// The orders in memory that can no longer be changed by anyone (memfd_create(2)).

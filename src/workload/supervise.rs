@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
-use super::launch::{Happening, Running};
+use super::launch::{Happening, Running, Workload};
 use crate::contract::exit;
 
 /// Signals that are the workload's. SIGTSTP is caught only where the workload has no terminal to hear it from.
@@ -81,7 +81,7 @@ pub async fn run(mut running: Running, options: Options) -> u8 {
             // Signals in the order of arrival before the end that they may cause.
             biased;
             number = running.signals.next() => received = Some(number),
-            happening = running.next() => match happening {
+            happening = running.workload.next() => match happening {
                 Happening::Stopped => suspend_with_terminal(&running).await,
                 Happening::Ended(outcome) => {
                     if let Some(lent) = &running.lent {
@@ -92,20 +92,20 @@ pub async fn run(mut running: Running, options: Options) -> u8 {
             },
             () = until(timeout) => {
                 (timeout, timed_out) = (None, true);
-                tell(&running, Signal::SIGTERM).await;
-                tell(&running, Signal::SIGCONT).await;
+                tell(&running.workload, Signal::SIGTERM).await;
+                tell(&running.workload, Signal::SIGCONT).await;
                 last = Some(Instant::now() + options.grace);
             }
             () = until(last) => {
                 last = None;
-                tell(&running, Signal::SIGKILL).await;
+                tell(&running.workload, Signal::SIGKILL).await;
             }
         }
         match received {
             // With a terminal, its stop is reported like any other and handled above.
-            Some(Signal::SIGTSTP) if running.lent.is_none() => suspend(&running).await,
+            Some(Signal::SIGTSTP) if running.lent.is_none() => suspend(&running.workload).await,
             Some(number) => {
-                tell(&running, number).await;
+                tell(&running.workload, number).await;
                 if number == Signal::SIGTERM && last.is_none() {
                     last = Some(Instant::now() + options.grace);
                 }
@@ -123,21 +123,21 @@ async fn until(deadline: Option<Instant>) {
 }
 
 /// An init that cannot be told anything is ending, and that is heard elsewhere.
-async fn tell(running: &Running, signal: Signal) {
-    let _ = running.signal(signal).await;
+async fn tell(workload: &Workload, signal: Signal) {
+    let _ = workload.signal(signal).await;
 }
 
 /// The workload stopped itself, or the terminal did: the supervisor is stopped like any job, and continues it.
 async fn suspend_with_terminal(running: &Running) {
     if let Some(lent) = &running.lent {
         lent.suspend();
-        tell(running, Signal::SIGCONT).await;
+        tell(&running.workload, Signal::SIGCONT).await;
     }
 }
 
 /// Someone stops the supervisor: the workload has no terminal, or does not hear of it.
-async fn suspend(running: &Running) {
-    tell(running, Signal::SIGSTOP).await;
+async fn suspend(workload: &Workload) {
+    tell(workload, Signal::SIGSTOP).await;
     let _ = raise(Signal::SIGSTOP);
-    tell(running, Signal::SIGCONT).await;
+    tell(workload, Signal::SIGCONT).await;
 }
