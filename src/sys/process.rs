@@ -121,12 +121,47 @@ pub fn close_from(first: RawFd) -> io::Result<()> {
 }
 
 /// Gives every signal its default disposition, which execve(2) keeps, whereas it keeps an ignored one ignored: the
-/// Rust runtime ignores SIGPIPE, and a supervisor started by `nohup` ignores SIGHUP.
+/// Rust runtime ignores SIGPIPE, a supervisor started by `nohup` SIGHUP, and posix_spawn(3) leaves the two signals that
+/// the C library keeps for itself ignored, which sigaction(3) refuses to touch.
 pub fn default_dispositions() {
-    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    for signal in Signal::iterator() {
-        // SAFETY: SIG_DFL installs no handler. KILL and STOP answer EINVAL and are always at their default.
-        let _ = unsafe { sigaction(signal, &default) };
+    /// `struct sigaction` as the kernel has it on every 64-bit machine: handler, flags, restorer, mask of 64 signals.
+    /// All zero is SIG_DFL.
+    const DEFAULT: [u64; 4] = [0; 4];
+    const MASK_BYTES: usize = 8;
+    for signal in 1..=64 {
+        // SAFETY: the kernel reads 32 bytes of DEFAULT and writes nothing; SIG_DFL installs no handler. KILL and STOP
+        // answer EINVAL and are always at their default.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), 0_usize, MASK_BYTES) };
+    }
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It exited with this code.
+    Exited(u8),
+    /// This signal ended it; a plain number, since realtime signals have no names.
+    Signaled(i32),
+}
+
+/// Collects one child that has ended, if there is one (waitpid(2)).
+///
+/// # Errors
+/// `ECHILD` when there are no children at all.
+pub fn reap() -> io::Result<Option<(Pid, End)>> {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call, which writes an int to it.
+    match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        pid => {
+            let end = if libc::WIFSIGNALED(status) {
+                End::Signaled(libc::WTERMSIG(status))
+            } else {
+                End::Exited(libc::WEXITSTATUS(status) as u8)
+            };
+            Ok(Some((Pid::from_raw(pid), end)))
+        }
     }
 }
 

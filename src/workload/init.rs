@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
 
 use super::Orders;
@@ -25,7 +25,7 @@ use super::control::{Control, Ending, Failure, Layout, Report, Request};
 use super::terminal::Plan;
 use crate::confine::capabilities;
 use crate::netns::{self, Handover};
-use crate::sys::process::{self, Side};
+use crate::sys::process::{self, End, Side};
 
 /// Most that the child writes into its pipe: two notes of a few sentences.
 const NOTE_LIMIT: usize = 64 << 10;
@@ -216,18 +216,17 @@ impl Init<'_> {
     /// Takes in the end of every child, and the stop of the workload. Returns whether there are children left.
     fn reap(&mut self) -> bool {
         loop {
-            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) if pid == self.workload => {
-                    self.ended = Some(Ending::Code(code as u8));
+            match process::reap() {
+                Ok(Some((pid, end))) if pid == self.workload => {
+                    self.ended = Some(match end {
+                        End::Exited(code) => Ending::Code(code),
+                        End::Signaled(signal) => Ending::Signal(signal),
+                    });
                 }
-                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.workload => {
-                    self.ended = Some(Ending::Signal(signal as i32));
-                }
-                Ok(WaitStatus::StillAlive) => break,
-                Ok(_) => {}
-                // ECHILD; nix reports a status that it does not know, of a realtime signal, as EINVAL.
-                Err(Errno::ECHILD) => return false,
-                Err(_) => break,
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                // ECHILD, the only error without flags that are wrong.
+                Err(_) => return false,
             }
         }
         if self.ended.is_none() {

@@ -46,3 +46,6 @@ pub struct Orders {
     /// Between TERM and KILL for what is left in the sandbox once the workload has ended.
     pub grace: Duration,
 }
+
+#[cfg(test)]
+mod tests;
