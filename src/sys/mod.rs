@@ -3,7 +3,11 @@
 #![allow(unsafe_code, reason = "the one room for it: src/lib.rs denies it everywhere else")]
 
 pub mod attempt;
+pub mod capability;
 pub mod child;
+#[cfg(test)]
+mod launch_in_tests;
 pub mod netlink;
+pub mod process;
 pub mod procfs;
 pub mod reactor;

@@ -1,0 +1,237 @@
+//! Landlock: the workload sees the paths that its policy grants and no others
+//! (<https://docs.kernel.org/userspace-api/landlock.html>).
+//!
+//! [`prepare`] opens every granted path and builds the ruleset; it runs in the child *before* the identity drop, so
+//! that a grant below a directory which only root can search still works, as the driver's volumes need. What is
+//! opened are `O_PATH` descriptors: they name a place and give no access. [`Ruleset::restrict`] runs after the drop.
+
+use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use nix::errno::Errno;
+use nix::libc;
+use serde::{Deserialize, Serialize};
+
+use crate::policy::{Compatibility, Filesystem};
+use crate::sys::process::landlock_abi;
+
+/// From this ABI on everything that the policy says can be enforced: truncation (3), device ioctls (5), abstract
+/// sockets and signals (6). Later ones add rights that are used where they exist.
+const COMPLETE_ABI: u32 = 6;
+
+/// Paths granted to the workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grants {
+    /// To read and execute.
+    pub read_only: Vec<PathBuf>,
+    /// To write as well, device ioctls included.
+    pub read_write: Vec<PathBuf>,
+    /// Refuse to start where not everything can be enforced.
+    pub hard: bool,
+}
+
+impl Grants {
+    /// The grants of a policy, with the working directory where the policy includes it.
+    #[must_use]
+    pub fn of(filesystem: &Filesystem, compatibility: Compatibility, workdir: Option<&Path>) -> Self {
+        let mut read_write = filesystem.read_write.clone();
+        if let Some(workdir) = workdir.filter(|_| filesystem.include_workdir)
+            && !read_write.iter().any(|path| path == workdir)
+        {
+            read_write.push(workdir.to_owned());
+        }
+        let hard = compatibility == Compatibility::HardRequirement;
+        Self { read_only: filesystem.read_only.clone(), read_write, hard }
+    }
+}
+
+/// How much of the grants the kernel enforces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Status {
+    /// All of it.
+    Fully,
+    /// Not what came with later ABIs.
+    Partially,
+    /// Nothing.
+    Not,
+}
+
+/// What is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enforced {
+    /// ABI of the kernel; 0 without Landlock.
+    pub abi: u32,
+    /// How much.
+    pub status: Status,
+    /// Why not all, with the remedy.
+    pub reason: Option<String>,
+    /// Granted paths that were left out, each with the reason: less is allowed than the policy says.
+    pub skipped: Vec<String>,
+}
+
+/// What this kernel offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// ABI; 0 without Landlock.
+    pub abi: u32,
+    /// How much of a policy could be enforced.
+    pub status: Status,
+    /// Cause and remedy where that is not all.
+    pub reason: Option<String>,
+}
+
+/// Why the workload must not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LandlockError {
+    /// `hard_requirement` cannot be met.
+    #[error(
+        "the policy says `landlock: hard_requirement` and {reason}; or set `best_effort` to run with less protection"
+    )]
+    Required {
+        /// Cause and remedy.
+        reason: String,
+    },
+    /// A granted path cannot be opened, under `hard_requirement`.
+    #[error("filesystem_policy grants {path} and it cannot be opened: {source}")]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// What open(2) answered.
+        source: std::io::Error,
+    },
+    /// The kernel has Landlock and a call failed nevertheless.
+    #[error("Landlock: {0}; the workload was not started")]
+    Ruleset(#[from] landlock::RulesetError),
+    /// The kernel says that it did not do what was asked.
+    #[error("Landlock did not take effect although the kernel offers ABI {abi}; the workload was not started")]
+    NoEffect {
+        /// ABI offered.
+        abi: u32,
+    },
+}
+
+/// Asks the kernel, and explains the answer.
+#[must_use]
+pub fn probe() -> Probe {
+    explain(landlock_abi())
+}
+
+fn explain(answer: Result<u32, Errno>) -> Probe {
+    let not = |reason: &str| Probe { abi: 0, status: Status::Not, reason: Some(reason.to_owned()) };
+    match answer {
+        Ok(abi) if abi >= COMPLETE_ABI => Probe { abi, status: Status::Fully, reason: None },
+        Ok(abi) => {
+            let lacks = match abi {
+                0..=1 => "moving files between directories, truncation, device ioctls, abstract sockets and signals",
+                2 => "truncation, device ioctls, abstract sockets and signals",
+                3..=4 => "device ioctls, abstract sockets and signals",
+                _ => "abstract sockets and signals",
+            };
+            Probe {
+                abi,
+                status: Status::Partially,
+                reason: Some(format!(
+                    "this kernel's Landlock is of ABI {abi} and does not confine {lacks}; Linux 6.12 does"
+                )),
+            }
+        }
+        Err(Errno::ENOSYS) => {
+            not("this kernel was built without Landlock; use one of 5.13 or later with CONFIG_SECURITY_LANDLOCK=y")
+        }
+        Err(Errno::EOPNOTSUPP) => {
+            not("Landlock is built in and not enabled; add `landlock` to the kernel parameter `lsm=`")
+        }
+        Err(Errno::EPERM) => {
+            not("an outer seccomp filter refuses Landlock; allow landlock_create_ruleset, landlock_add_rule and \
+                 landlock_restrict_self in the container runtime's profile")
+        }
+        Err(other) => not(&format!("landlock_create_ruleset answered {other}")),
+    }
+}
+
+/// A ruleset ready to be enforced.
+#[derive(Debug)]
+pub struct Ruleset {
+    created: Option<RulesetCreated>,
+    outcome: Enforced,
+}
+
+/// Opens the granted paths and builds the ruleset. No paths at all is a ruleset that grants nothing.
+///
+/// # Errors
+/// [`LandlockError`]; with `best_effort` only where the kernel has Landlock and misbehaves.
+pub fn prepare(grants: &Grants) -> Result<Ruleset, LandlockError> {
+    let probe = probe();
+    if grants.hard && probe.status != Status::Fully {
+        return Err(LandlockError::Required { reason: probe.reason.unwrap_or_default() });
+    }
+    build(grants, probe)
+}
+
+fn build(grants: &Grants, probe: Probe) -> Result<Ruleset, LandlockError> {
+    let mut outcome = Enforced { abi: probe.abi, status: probe.status, reason: probe.reason, skipped: Vec::new() };
+    if outcome.status == Status::Not {
+        return Ok(Ruleset { created: None, outcome });
+    }
+    let abi = ABI::from(i32::try_from(probe.abi).unwrap_or(i32::MAX));
+    // Exactly what the kernel has is asked for, so nothing may be left out in silence.
+    let mut ruleset = landlock::Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(abi))?;
+    let scopes = Scope::from_all(abi);
+    if !scopes.is_empty() {
+        ruleset = ruleset.scope(scopes)?;
+    }
+    let mut created = ruleset.create()?;
+    let sets = [(&grants.read_only, AccessFs::from_read(abi)), (&grants.read_write, AccessFs::from_all(abi))];
+    for (paths, rights) in sets {
+        for path in paths {
+            let (place, directory) = match open(path) {
+                Ok(opened) => opened,
+                Err(source) if grants.hard && source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(LandlockError::Path { path: path.clone(), source });
+                }
+                Err(source) => {
+                    outcome.skipped.push(format!("{}: {source}", path.display()));
+                    continue;
+                }
+            };
+            created = created.add_rule(PathBeneath::new(place, rights_for(rights, directory, abi)))?;
+        }
+    }
+    Ok(Ruleset { created: Some(created), outcome })
+}
+
+/// The kernel refuses rights that only make sense for directories on anything else.
+fn rights_for(rights: BitFlags<AccessFs>, directory: bool, abi: ABI) -> BitFlags<AccessFs> {
+    if directory { rights } else { rights & AccessFs::from_file(abi) }
+}
+
+fn open(path: &Path) -> std::io::Result<(OwnedFd, bool)> {
+    let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    // Asked of the descriptor, not of the path: they could differ.
+    let directory = place.metadata()?.is_dir();
+    Ok((place.into(), directory))
+}
+
+impl Ruleset {
+    /// Enforces the ruleset on the calling thread and all its children to be, for good.
+    ///
+    /// # Errors
+    /// [`LandlockError::Ruleset`], [`LandlockError::NoEffect`].
+    pub fn restrict(self) -> Result<Enforced, LandlockError> {
+        if let Some(created) = self.created {
+            let status = created.restrict_self()?;
+            if status.ruleset != RulesetStatus::FullyEnforced {
+                return Err(LandlockError::NoEffect { abi: self.outcome.abi });
+            }
+        }
+        Ok(self.outcome)
+    }
+}

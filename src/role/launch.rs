@@ -1,0 +1,91 @@
+//! The hidden role: what the supervisor runs of itself to start the workload. No one else starts it.
+
+use std::io::Read;
+use std::os::fd::RawFd;
+
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+
+use crate::contract::exit;
+use crate::netns;
+use crate::sys::process::{self, Side};
+use crate::workload::control::{CONTROL_FD, Control, Failure, Report};
+use crate::workload::init;
+use crate::workload::launch::{ORDERS_FD, ORDERS_LIMIT, Sealed};
+
+/// Whether this process was started by [`crate::workload::launch`]: descriptor 3 is its control socket.
+#[must_use]
+pub fn was_spawned() -> bool {
+    use nix::sys::socket::{SockType, getsockopt, sockopt};
+    process::adopt(CONTROL_FD).is_ok_and(|socket| {
+        let kind = getsockopt(&socket, sockopt::SockType);
+        // Asked only: it is still to be adopted.
+        let _ = std::os::fd::IntoRawFd::into_raw_fd(socket);
+        kind == Ok(SockType::SeqPacket)
+    })
+}
+
+/// Makes the namespaces, becomes or leaves behind the sandbox's init. The exit code means something only to those who
+/// start this by hand: the supervisor is told over the socket.
+#[must_use]
+pub fn main() -> u8 {
+    let control = match Control::inherited() {
+        Ok(control) => control,
+        Err(error) => {
+            eprintln!("openshell-supervisor launch: descriptor {CONTROL_FD}: {error}; this role starts no other way");
+            return exit::USAGE;
+        }
+    };
+    match recipe(&control) {
+        Ok(()) => 0,
+        Err(failure) => {
+            let code = failure.code;
+            let _ = control.send(&Report::Failed(failure), &[]);
+            code
+        }
+    }
+}
+
+fn recipe(control: &Control) -> Result<(), Failure> {
+    die_with_the_supervisor(control)?;
+    let Sealed { orders, plan } = read_orders()?;
+    process::close_from(ORDERS_FD).map_err(|error| Failure::setup(format!("close_range: {error}")))?;
+    let handover = orders.isolation.as_ref().map(netns::isolate).transpose().map_err(Failure::setup)?;
+    let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.pid_namespace);
+    if own_processes {
+        if let (Side::Parent(init), pidfd) =
+            process::fork_sibling().map_err(|error| Failure::setup(format!("clone of the init: {error}")))?
+        {
+            let pidfd = pidfd.as_ref().map(std::os::fd::AsFd::as_fd);
+            return control
+                .send(&Report::Forked { pid: init.as_raw() }, pidfd.as_slice())
+                .map_err(|error| Failure::setup(format!("control socket: {error}")));
+        }
+        die_with_the_supervisor(control)?;
+    } else {
+        // If the init died with the supervisor's thread, nobody would be left to end the workload's orphans; it
+        // notices the closed socket instead.
+        prctl::set_pdeathsig(None).map_err(Failure::setup)?;
+        prctl::set_child_subreaper(true).map_err(Failure::setup)?;
+    }
+    // Not earlier: the kernel gives the map files of a non-dumpable process to root (proc(5)).
+    prctl::set_dumpable(false).map_err(Failure::setup)?;
+    init::run(control, orders, plan, handover)
+}
+
+fn die_with_the_supervisor(control: &Control) -> Result<(), Failure> {
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(Failure::setup)?;
+    if control.is_abandoned() { Err(Failure::setup("the supervisor is gone")) } else { Ok(()) }
+}
+
+fn read_orders() -> Result<Sealed, Failure> {
+    let failed = |error: std::io::Error| Failure::setup(format!("orders in descriptor {ORDERS_FD}: {error}"));
+    let orders: RawFd = ORDERS_FD;
+    let file = std::fs::File::from(process::adopt(orders).map_err(failed)?);
+    let mut bytes = Vec::new();
+    file.take(ORDERS_LIMIT + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > ORDERS_LIMIT {
+        return Err(Failure::setup(format!("orders in descriptor {ORDERS_FD} exceed {ORDERS_LIMIT} bytes")));
+    }
+    serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))
+}

@@ -1,0 +1,181 @@
+//! The child that becomes the workload: gives up everything in order, then execs.
+
+use std::convert::Infallible;
+use std::ffi::{CStr, CString, OsStr};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::unistd::{AccessFlags, access, chdir, execve};
+use serde::{Deserialize, Serialize};
+
+use super::Orders;
+use super::control::Failure;
+use super::terminal::{self, Plan};
+use crate::confine::identity;
+use crate::confine::landlock::{self, Enforced};
+use crate::confine::seccomp::Filter;
+use crate::contract::exit;
+use crate::sys::process;
+
+/// Longest path that the kernel takes.
+const PATH_MAX: usize = 4096;
+
+/// What the child tells the init through the pipe that closes on exec.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Note {
+    /// Confined, about to exec.
+    Confined {
+        /// What Landlock enforces.
+        landlock: Enforced,
+        /// What an operator should know.
+        notes: Vec<String>,
+    },
+    /// Will not exec.
+    Failed(Failure),
+}
+
+/// Confines the calling process as `orders` say and execs the workload. Comes back only with the reason why not,
+/// which has then been written to `pipe` too.
+///
+/// The order matters. Granted paths are opened and limits raised while privilege lasts; the working directory is
+/// entered with the workload's own rights; the filter comes last, since it refuses what earlier steps need.
+pub fn become_workload(orders: &Orders, plan: Plan, mut pipe: impl Write) -> Failure {
+    match confine_and_exec(orders, plan, &mut pipe) {
+        Ok(never) => match never {},
+        Err(failure) => {
+            // If the init is gone there is nobody to tell.
+            let _ = tell(&mut pipe, &Note::Failed(failure.clone()));
+            failure
+        }
+    }
+}
+
+fn confine_and_exec(orders: &Orders, plan: Plan, pipe: &mut impl Write) -> Result<Infallible, Failure> {
+    terminal::join(plan)
+        .map_err(|error| Failure::setup(format!("cannot give the workload a job of its own: {error}")))?;
+    process::default_dispositions();
+    orders.limits.apply().map_err(Failure::setup)?;
+    let ruleset = landlock::prepare(&orders.grants).map_err(Failure::setup)?;
+    let filter = Filter::compile(orders.seccomp).map_err(Failure::setup)?;
+    let dropped = identity::drop(&orders.identity).map_err(Failure::setup)?;
+    // A change of ids clears it (prctl(2)), so it comes after.
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(Failure::setup)?;
+    enter(orders.workdir.as_deref())?;
+    prctl::set_no_new_privs().map_err(Failure::setup)?;
+    let landlock = ruleset.restrict().map_err(Failure::setup)?;
+    process::close_on_exec_from(3).map_err(Failure::setup)?;
+    filter.install().map_err(Failure::setup)?;
+    let mut notes = Vec::new();
+    if !dropped.bounding {
+        notes.push(
+            "the capability bounding set cannot be emptied by a supervisor without CAP_SETPCAP; no_new_privs keeps the \
+             workload from using it"
+                .to_owned(),
+        );
+    }
+    tell(pipe, &Note::Confined { landlock, notes })
+        .map_err(|error| Failure::setup(format!("the sandbox's init is gone: {error}")))?;
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).map_err(Failure::setup)?;
+    Err(exec(&orders.command, &orders.environment))
+}
+
+fn tell(pipe: &mut impl Write, note: &Note) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(note)?;
+    line.push(b'\n');
+    pipe.write_all(&line)
+}
+
+/// Entered by name, even where it is the directory that we are in already: after mounts have been covered, the one we
+/// are in may be one that is no longer to be seen.
+fn enter(workdir: Option<&Path>) -> Result<(), Failure> {
+    let Some(workdir) = workdir else { return Ok(()) };
+    chdir(workdir).map_err(|error| {
+        let remedy = match error {
+            Errno::ENOENT => "create it, or name another with --workdir",
+            Errno::EACCES => "the workload's user may not enter it",
+            _ => "name another with --workdir",
+        };
+        Failure::setup(format!("working directory {}: {error}; {remedy}", workdir.display()))
+    })
+}
+
+/// execve(2), with the lookup that execvp(3) makes in the *workload's* `PATH`, but for one thing: a file without an
+/// interpreter line is not given to a shell.
+fn exec(command: &[CString], environment: &[CString]) -> Failure {
+    let Some(program) = command.first() else {
+        return Failure::new(exit::NOT_FOUND, "the command is empty".to_owned());
+    };
+    if program.as_bytes().contains(&b'/') {
+        return refusal(program, program, exec_one(program, command, environment));
+    }
+    let search = environment.iter().find_map(|variable| variable.as_bytes().strip_prefix(b"PATH=")).unwrap_or(b"");
+    let mut found: Option<Failure> = None;
+    for directory in search.split(|&byte| byte == b':') {
+        let Some(candidate) = join(directory, program) else { continue };
+        let error = exec_one(&candidate, command, environment);
+        match error {
+            Errno::ENOENT if !exists(&candidate) => {}
+            Errno::ENOTDIR | Errno::ENAMETOOLONG | Errno::ELOOP | Errno::ENODEV | Errno::ESTALE | Errno::ETIMEDOUT => {}
+            // A later directory may hold one that we may run.
+            Errno::EACCES => drop(found.get_or_insert_with(|| refusal(program, &candidate, error))),
+            _ => return refusal(program, &candidate, error),
+        }
+    }
+    found.unwrap_or_else(|| {
+        let message = format!(
+            "{}: not found in PATH={}; name it by its path, or set PATH with --env",
+            program.to_string_lossy(),
+            String::from_utf8_lossy(search)
+        );
+        Failure::new(exit::NOT_FOUND, message)
+    })
+}
+
+/// An empty element of PATH is the current directory to execvp(3); here it is nothing: what runs must not depend on
+/// where the agent happens to be.
+fn join(directory: &[u8], program: &CStr) -> Option<CString> {
+    if directory.is_empty() || directory.len() + 1 + program.count_bytes() >= PATH_MAX {
+        return None;
+    }
+    let mut path = directory.to_vec();
+    path.push(b'/');
+    path.extend(program.to_bytes());
+    CString::new(path).ok()
+}
+
+fn exec_one(path: &CStr, command: &[CString], environment: &[CString]) -> Errno {
+    match execve(path, command, environment) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
+}
+
+fn exists(path: &CStr) -> bool {
+    access(path, AccessFlags::F_OK).is_ok()
+}
+
+fn refusal(program: &CStr, path: &CStr, error: Errno) -> Failure {
+    let shown = Path::new(OsStr::from_bytes(path.to_bytes())).display();
+    let name = program.to_string_lossy();
+    let cannot = |why: String| Failure::new(exit::NOT_EXECUTABLE, why);
+    match error {
+        Errno::ENOENT if exists(path) => cannot(format!(
+            "{shown}: its interpreter (the `#!` line of a script, the loader of a program) does not exist in the sandbox"
+        )),
+        Errno::ENOENT | Errno::ENOTDIR => Failure::new(exit::NOT_FOUND, format!("{name}: not found")),
+        Errno::EACCES => cannot(format!(
+            "{shown}: permission denied; it or its interpreter is not executable for the workload's user, or no path of \
+             filesystem_policy grants it"
+        )),
+        Errno::ENOEXEC => cannot(format!(
+            "{shown}: not a program this machine runs; a script needs an interpreter line, such as `#!/bin/sh`"
+        )),
+        Errno::ETXTBSY => cannot(format!("{shown}: still open for writing; close it first")),
+        Errno::E2BIG => cannot(format!("{shown}: arguments and environment together are too long")),
+        other => cannot(format!("{shown}: {other}")),
+    }
+}

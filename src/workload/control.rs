@@ -1,0 +1,222 @@
+//! The channel between supervisor and init: one message per datagram of a SOCK_SEQPACKET socket, descriptors beside
+//! it (unix(7)). Both ends are this executable, so the encoding has no versions.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockType, getsockopt, recvmsg, sendmsg, sockopt,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::confine::landlock::Enforced;
+use crate::contract::exit;
+use crate::sys::process::adopt;
+
+/// Largest message: notes and errors are sentences, and the default socket buffer takes three of these.
+const MESSAGE_LIMIT: usize = 64 << 10;
+
+/// Most descriptors beside one message: two listeners, two netlink sockets, /proc, and room.
+const DESCRIPTOR_LIMIT: usize = 8;
+
+/// Descriptor of the socket in the launched process.
+pub const CONTROL_FD: RawFd = 3;
+
+/// What the launched side tells the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// The init has been forked; its pidfd comes along. From the `launch` process, which then exits.
+    Forked {
+        /// Its pid as the sender, and so the supervisor, sees it.
+        pid: i32,
+    },
+    /// Everything is set up; descriptors come along in this order. The init waits for [`Request::Go`].
+    Prepared {
+        /// The layout of the descriptors; `None` without isolation.
+        handover: Option<Layout>,
+        /// Whether the last descriptor is the private /proc.
+        processes: bool,
+    },
+    /// The workload runs.
+    Started {
+        /// Its pid as the init sees it.
+        pid: i32,
+        /// What Landlock enforces on it.
+        landlock: Enforced,
+        /// What an operator should know.
+        notes: Vec<String>,
+    },
+    /// There will be no workload.
+    Failed(Failure),
+    /// The workload has been stopped by a signal, and nobody but the supervisor can continue it.
+    Stopped,
+    /// The workload has ended; the init now ends what it left behind, and then itself.
+    Exited(Ending),
+}
+
+/// Which descriptors a hand-over consists of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// How many listeners come first; the diagnosis socket follows.
+    pub listeners: usize,
+    /// Whether the packet socket comes next.
+    pub packets: bool,
+    /// Notes of the hand-over.
+    pub notes: Vec<String>,
+}
+
+/// What the supervisor asks of the init.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// The supervisor serves: start the workload.
+    Go,
+    /// Signal the workload's process group.
+    Signal(i32),
+}
+
+/// How the workload ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ending {
+    /// It exited with this code.
+    Code(u8),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl Ending {
+    /// The exit code that stands for it (design §1).
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => exit::SIGNAL_BASE.wrapping_add(signal as u8),
+        }
+    }
+}
+
+/// Why there is no workload, in a form that travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// Exit code: 125, 126 or 127.
+    pub code: u8,
+    /// Cause and remedy.
+    pub message: String,
+    /// Whether it is the private /proc alone that cannot be had.
+    pub private_proc: bool,
+}
+
+impl Failure {
+    /// A failure that ends the supervisor with `code`.
+    #[must_use]
+    pub fn new(code: u8, message: String) -> Self {
+        Self { code, message, private_proc: false }
+    }
+
+    /// A set-up that failed.
+    pub fn setup(error: impl std::fmt::Display) -> Self {
+        Self::new(exit::SETUP, error.to_string())
+    }
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct Control {
+    socket: OwnedFd,
+}
+
+impl Control {
+    /// The end that this process was spawned with.
+    ///
+    /// # Errors
+    /// `EBADF`, or `ENOTSOCK` when descriptor 3 is something else: nobody starts this role by hand.
+    pub fn inherited() -> io::Result<Self> {
+        let socket = adopt(CONTROL_FD)?;
+        match getsockopt(&socket, sockopt::SockType) {
+            Ok(SockType::SeqPacket) => Ok(Self { socket }),
+            Ok(_) => Err(Errno::EPROTOTYPE.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// [`send`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send<M: Serialize>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(self.socket.as_fd(), message, descriptors)
+    }
+
+    /// [`receive`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn receive<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+        receive(self.socket.as_fd())
+    }
+
+    /// Whether the other end is gone.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+            && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Sends one message. Blocks, or answers `WouldBlock` on a non-blocking socket.
+///
+/// # Errors
+/// What sendmsg(2) answered; `EPIPE` when the other end is gone.
+pub fn send<M: Serialize>(socket: BorrowedFd<'_>, message: &M, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    if bytes.len() > MESSAGE_LIMIT || descriptors.len() > DESCRIPTOR_LIMIT {
+        return Err(Errno::EMSGSIZE.into());
+    }
+    let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    let ancillary: &[ControlMessage<'_>] = if numbers.is_empty() { &[] } else { &rights };
+    let slices = [IoSlice::new(&bytes)];
+    sendmsg::<()>(socket.as_raw_fd(), &slices, ancillary, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
+}
+
+/// Receives one message; `None` when the other end is gone.
+///
+/// # Errors
+/// What recvmsg(2) answered; `InvalidData` for what is no message.
+pub fn receive<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    let mut buffer = vec![0; MESSAGE_LIMIT];
+    let mut ancillary = nix::cmsg_space!([RawFd; DESCRIPTOR_LIMIT]);
+    let (length, truncated, descriptors) = {
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let received = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut ancillary), flags)?;
+        let mut descriptors = Vec::new();
+        for message in received.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(numbers) = message {
+                for number in numbers {
+                    descriptors.push(adopt(number)?);
+                }
+            }
+        }
+        let cut = MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC;
+        (received.bytes, received.flags.intersects(cut), descriptors)
+    };
+    if length == 0 {
+        return Ok(None);
+    }
+    if truncated {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message on the control socket was cut short"));
+    }
+    Ok(Some((serde_json::from_slice(&buffer[..length])?, descriptors)))
+}

@@ -1,0 +1,341 @@
+//! The sandbox's init: starts the workload, reaps whatever it leaves behind, and lets nothing outlive it.
+//!
+//! Single-threaded, one loop over three descriptors: a signalfd for SIGCHLD, the control socket, and the pipe that
+//! tells when the child has become the workload. In a PID namespace it is process 1 there, and nothing inside can
+//! signal it; elsewhere it is the subreaper that orphans fall to (`PR_SET_CHILD_SUBREAPER`, prctl(2)).
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
+
+use super::Orders;
+use super::child::{Note, become_workload};
+use super::control::{Control, Ending, Failure, Layout, Report, Request};
+use super::terminal::Plan;
+use crate::confine::capabilities;
+use crate::netns::{self, Handover};
+use crate::sys::process::{self, End, Side};
+
+/// Most that the child writes into its pipe: two notes of a few sentences.
+const NOTE_LIMIT: usize = 64 << 10;
+
+/// How often orphans are looked for where they cannot all be signalled at once.
+const SWEEP: Duration = Duration::from_millis(20);
+
+/// Offers what was prepared to the supervisor, waits for its go, and is the sandbox's init until nothing is left.
+///
+/// # Errors
+/// [`Failure`] before there is a workload; the caller reports it.
+pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Handover>) -> Result<(), Failure> {
+    let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.pid_namespace);
+    let processes = if own_processes { Some(netns::mounts::private_proc().map_err(proc_refused)?) } else { None };
+    offer(control, handover, processes).map_err(|error| Failure::setup(format!("control socket: {error}")))?;
+    match control.receive::<Request>() {
+        Ok(Some((Request::Go, _))) => {}
+        // The supervisor gave up or is gone, and waits for no report.
+        Ok(_) | Err(_) => return Ok(()),
+    }
+    let signals = SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .map_err(|error| Failure::setup(format!("signalfd: {error}")))?;
+    let (notes, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| Failure::setup(format!("pipe: {error}")))?;
+    let workload = match process::fork().map_err(|error| Failure::setup(format!("fork: {error}")))? {
+        Side::Child => {
+            drop(notes);
+            process::exit_now(become_workload(&orders, plan, File::from(writer)).code)
+        }
+        Side::Parent(workload) => workload,
+    };
+    drop(writer);
+    let grace = orders.grace;
+    drop(orders);
+    let failed = |error: Failure| {
+        let _ = kill(workload, Signal::SIGKILL);
+        error
+    };
+    shed().map_err(failed)?;
+    let mut init =
+        Init { control, signals, notes: Some(notes), said: Vec::new(), workload, ended: None, own_processes };
+    init.tend();
+    init.clear(grace);
+    Ok(())
+}
+
+fn proc_refused(error: netns::Error) -> Failure {
+    Failure { private_proc: matches!(error, netns::Error::ProcMasked(_)), ..Failure::setup(error) }
+}
+
+fn offer(control: &Control, handover: Option<Handover>, processes: Option<OwnedFd>) -> std::io::Result<()> {
+    let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
+    let layout = handover.as_ref().map(|handover| {
+        descriptors.extend(handover.listeners.iter().map(AsFd::as_fd));
+        descriptors.push(handover.diagnosis.as_fd());
+        descriptors.extend(handover.packets.as_ref().map(AsFd::as_fd));
+        Layout {
+            listeners: handover.listeners.len(),
+            packets: handover.packets.is_some(),
+            notes: handover.notes.clone(),
+        }
+    });
+    descriptors.extend(processes.as_ref().map(AsFd::as_fd));
+    control.send(&Report::Prepared { handover: layout, processes: processes.is_some() }, &descriptors)
+}
+
+/// What the init itself gives up once the child is on its way: standard streams, so that closing them is the
+/// workload's to do; capabilities but the one for signals; the means to gain any.
+fn shed() -> Result<(), Failure> {
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|error| Failure::setup(format!("/dev/null: {error}; the image must have one")))?;
+    let streams = dup2_stdin(&null).and_then(|()| dup2_stdout(&null)).and_then(|()| dup2_stderr(&null));
+    streams.map_err(|error| Failure::setup(format!("dup2: {error}")))?;
+    chdir("/").map_err(|error| Failure::setup(format!("chdir /: {error}")))?;
+    capabilities::keep_only_kill().map_err(Failure::setup)?;
+    prctl::set_no_new_privs().map_err(|error| Failure::setup(format!("no_new_privs: {error}")))
+}
+
+struct Init<'c> {
+    control: &'c Control,
+    signals: SignalFd,
+    /// Open until the child has become the workload, or failed to.
+    notes: Option<OwnedFd>,
+    said: Vec<u8>,
+    workload: Pid,
+    ended: Option<Ending>,
+    own_processes: bool,
+}
+
+/// What the supervisor said while the init waited.
+enum Heard {
+    Nothing,
+    Request(Request),
+    Gone,
+}
+
+impl Init<'_> {
+    /// Until the workload has ended, or must.
+    fn tend(&mut self) {
+        loop {
+            let heard = self.wait(PollTimeout::NONE);
+            self.reap();
+            if self.notes.is_none()
+                && let Some(ending) = self.ended
+            {
+                self.report(&Report::Exited(ending));
+                return;
+            }
+            match heard {
+                Heard::Nothing | Heard::Request(Request::Go) => {}
+                Heard::Request(Request::Signal(number)) => self.forward(number),
+                Heard::Gone => return,
+            }
+        }
+    }
+
+    /// Waits for something to happen, and takes in what the supervisor and the child say.
+    fn wait(&mut self, timeout: PollTimeout) -> Heard {
+        let readable = |fds: &[PollFd<'_>], index: usize| {
+            fds.get(index).and_then(PollFd::revents).is_some_and(|events| !events.is_empty())
+        };
+        let mut fds = vec![
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.control.as_fd(), PollFlags::POLLIN),
+        ];
+        if let Some(notes) = &self.notes {
+            fds.push(PollFd::new(notes.as_fd(), PollFlags::POLLIN));
+        }
+        // Signals are blocked, so the only other error is a shortage of memory, which the next turn may not have.
+        if poll(&mut fds, timeout).is_err() {
+            return Heard::Nothing;
+        }
+        let (child, supervisor) = (readable(&fds, 2), readable(&fds, 1));
+        while let Ok(Some(_)) = self.signals.read_signal() {}
+        if child {
+            self.listen();
+        }
+        if !supervisor {
+            return Heard::Nothing;
+        }
+        match self.control.receive::<Request>() {
+            Ok(Some((request, _))) => Heard::Request(request),
+            Ok(None) | Err(_) => Heard::Gone,
+        }
+    }
+
+    /// Reads from the child's pipe; its end means that the child has executed the workload or died.
+    fn listen(&mut self) {
+        let Some(notes) = self.notes.take() else { return };
+        let mut notes = File::from(notes);
+        let mut chunk = [0; 4096];
+        match notes.read(&mut chunk) {
+            Ok(length) if length > 0 && self.said.len() < NOTE_LIMIT => {
+                self.said.extend_from_slice(&chunk[..length]);
+                self.notes = Some(notes.into());
+            }
+            _ => self.announce(),
+        }
+    }
+
+    fn announce(&mut self) {
+        let mut confined = None;
+        for line in self.said.split(|&byte| byte == b'\n') {
+            match serde_json::from_slice(line) {
+                Ok(Note::Confined { landlock, notes }) => confined = Some((landlock, notes)),
+                Ok(Note::Failed(failure)) => {
+                    self.report(&Report::Failed(failure));
+                    return;
+                }
+                Err(_) => {}
+            }
+        }
+        self.report(&match confined {
+            Some((landlock, notes)) => Report::Started { pid: self.workload.as_raw(), landlock, notes },
+            None => Report::Failed(Failure::setup(
+                "the process that was to become the workload died while it was being confined; see the kernel's log",
+            )),
+        });
+    }
+
+    /// A supervisor that is gone is noticed by the next poll.
+    fn report(&self, report: &Report) {
+        let _ = self.control.send(report, &[]);
+    }
+
+    /// Takes in the end of every child, and the stop of the workload. Returns whether there are children left.
+    fn reap(&mut self) -> bool {
+        loop {
+            match process::reap() {
+                Ok(Some((pid, end))) if pid == self.workload => {
+                    self.ended = Some(match end {
+                        End::Exited(code) => Ending::Code(code),
+                        End::Signaled(signal) => Ending::Signal(signal),
+                    });
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                // ECHILD, the only error without flags that are wrong.
+                Err(_) => return false,
+            }
+        }
+        if self.ended.is_none() {
+            let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
+            if let Ok(WaitStatus::Stopped(..)) = waitid(Id::Pid(self.workload), flags) {
+                self.report(&Report::Stopped);
+            }
+        }
+        true
+    }
+
+    /// To the workload's process group; to the workload alone once it has left that group.
+    fn forward(&self, number: i32) {
+        let Ok(signal) = Signal::try_from(number) else { return };
+        if self.ended.is_some() {
+            return;
+        }
+        let group = Pid::from_raw(-self.workload.as_raw());
+        if kill(group, signal) == Err(Errno::ESRCH) {
+            let _ = kill(self.workload, signal);
+        }
+    }
+
+    /// Ends all that is left: TERM, and KILL after `grace` or when the supervisor is gone.
+    fn clear(&mut self, grace: Duration) {
+        let deadline = Instant::now() + grace;
+        let mut abandoned = self.ended.is_none();
+        let mut asked: Vec<Pid> = Vec::new();
+        while self.reap() {
+            let now = Instant::now();
+            let force = abandoned || now >= deadline;
+            self.end_all(force, &mut asked);
+            let next = match (self.own_processes, force) {
+                // One signal has reached everything.
+                (true, false) => deadline - now,
+                _ => SWEEP,
+            };
+            let timeout = PollTimeout::try_from(next + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            abandoned |= matches!(self.wait_in_clear(timeout, abandoned), Heard::Gone);
+        }
+    }
+
+    /// A socket whose other end is gone is always readable and would make the loop spin.
+    fn wait_in_clear(&mut self, timeout: PollTimeout, abandoned: bool) -> Heard {
+        if !abandoned {
+            return self.wait(timeout);
+        }
+        let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, timeout);
+        while let Ok(Some(_)) = self.signals.read_signal() {}
+        Heard::Nothing
+    }
+
+    fn end_all(&self, force: bool, asked: &mut Vec<Pid>) {
+        if self.own_processes {
+            // All processes of the namespace but ourselves (kill(2)).
+            let all = Pid::from_raw(-1);
+            if force {
+                let _ = kill(all, Signal::SIGKILL);
+            } else if asked.is_empty() {
+                let _ = kill(all, Signal::SIGTERM);
+                let _ = kill(all, Signal::SIGCONT);
+                asked.push(all);
+            }
+            return;
+        }
+        // Only our own children, whose numbers cannot be reused before we reap them: when one dies, its children
+        // become ours, and the next sweep meets them.
+        for child in children() {
+            if force {
+                let _ = kill(child, Signal::SIGKILL);
+            } else if !asked.contains(&child) {
+                let _ = kill(child, Signal::SIGTERM);
+                let _ = kill(child, Signal::SIGCONT);
+                asked.push(child);
+            }
+        }
+    }
+}
+
+/// Our children, by the parent that each process names in `/proc/PID/stat` (proc_pid_stat(5)): the shorter way,
+/// `/proc/self/task/TID/children`, is not in every kernel.
+fn children() -> Vec<Pid> {
+    let own = nix::unistd::getpid();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<libc::pid_t>().ok())
+        .filter(|pid| {
+            std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| parent_in(&stat) == Some(own.as_raw()))
+        })
+        .map(Pid::from_raw)
+        .collect()
+}
+
+/// The fourth field. The second is the program's name in parentheses and may hold any byte, parentheses included.
+fn parent_in(stat: &[u8]) -> Option<libc::pid_t> {
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parent_is_found_behind_any_name() {
+        assert_eq!(parent_in(b"12 (sh) S 7 12 12 0"), Some(7));
+        assert_eq!(parent_in(b"12 (a) R 1 (b) S 7 12"), Some(7));
+        assert_eq!(parent_in(b"12 (sh) S"), None);
+        assert_eq!(parent_in(b""), None);
+    }
+}

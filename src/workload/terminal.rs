@@ -1,0 +1,112 @@
+//! Whose the terminal is. A workload that was given it is a job of its own in the supervisor's session, so that
+//! Ctrl-C and Ctrl-Z reach it and not the supervisor (tcsetpgrp(3), and "Job Control" in the glibc manual); a workload
+//! that was not is in a session of its own, where it cannot be a terminal's foreground job at all.
+
+use std::io::{IsTerminal, stdin, stdout};
+
+use nix::sys::signal::{Signal, raise};
+use nix::unistd::{Pid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
+use serde::{Deserialize, Serialize};
+
+use crate::sys::process;
+
+/// How the workload stands to the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Plan {
+    /// A session of its own.
+    Detached,
+    /// A process group of its own in the supervisor's session; in the foreground when the supervisor is.
+    Attached {
+        /// Whether it takes the foreground at once.
+        foreground: bool,
+    },
+}
+
+impl Plan {
+    /// Hands the terminal over where standard input *and* output are it. With only one of them, as in a pipeline, the
+    /// other jobs of the pipeline need it too, and a workload in a session of its own can still read what it was
+    /// given as its input.
+    #[must_use]
+    pub fn here() -> Self {
+        if !stdin().is_terminal() || !stdout().is_terminal() {
+            return Self::Detached;
+        }
+        match tcgetpgrp(stdin()) {
+            Ok(group) => Self::Attached { foreground: group == getpgrp() },
+            // A terminal that is not ours to control.
+            Err(_) => Self::Detached,
+        }
+    }
+}
+
+/// The supervisor's side of a terminal that was handed over.
+#[derive(Debug)]
+pub struct Lent;
+
+impl Lent {
+    /// Prepares for `plan`; `None` where the supervisor keeps out of it.
+    #[must_use]
+    pub fn of(plan: Plan) -> Option<Self> {
+        match plan {
+            Plan::Detached => None,
+            Plan::Attached { .. } => {
+                // A process in the background that sets the foreground group, or writes under `stty tostop`, is
+                // stopped unless it ignores this. The child gets the default back.
+                process::ignore(Signal::SIGTTOU);
+                Some(Self)
+            }
+        }
+    }
+
+    /// The workload has stopped: takes the terminal back, stops the supervisor as the shell expects of a job, and once
+    /// continued gives the terminal back, if the shell gave it to the supervisor.
+    pub fn suspend(&self) {
+        let lent_to = tcgetpgrp(stdin()).ok().filter(|&group| group != getpgrp());
+        self.take_back();
+        if someone_can_continue() {
+            // Returns once continued.
+            let _ = raise(Signal::SIGSTOP);
+        }
+        if let Some(group) = lent_to
+            && tcgetpgrp(stdin()) == Ok(getpgrp())
+        {
+            let _ = tcsetpgrp(stdin(), group);
+        }
+    }
+
+    /// Gives the workload's group the foreground if the supervisor has it, as after `bg` and a later `fg`.
+    pub fn lend(&self, group: Pid) {
+        if tcgetpgrp(stdin()) == Ok(getpgrp()) {
+            let _ = tcsetpgrp(stdin(), group);
+        }
+    }
+
+    /// Takes the terminal back. Nobody can be told if it fails: then the terminal is gone.
+    pub fn take_back(&self) {
+        if tcgetpgrp(stdin()).is_ok_and(|group| group != getpgrp()) {
+            let _ = tcsetpgrp(stdin(), getpgrp());
+        }
+    }
+}
+
+/// Whether a job-control shell stands behind us: a parent in our session. A session leader, such as the entrypoint of
+/// a container with a terminal, would stay stopped for ever.
+fn someone_can_continue() -> bool {
+    let parent = getppid();
+    parent != Pid::from_raw(0) && getsid(Some(parent)).is_ok_and(|session| Ok(session) == getsid(None))
+}
+
+/// In the child: joins the session and group of `plan`. SIGTTOU must be blocked or ignored.
+///
+/// # Errors
+/// What setsid(2), setpgid(2) or tcsetpgrp(3) answered.
+pub fn join(plan: Plan) -> nix::Result<()> {
+    match plan {
+        Plan::Detached => nix::unistd::setsid().map(drop),
+        Plan::Attached { foreground } => {
+            let own = Pid::from_raw(0);
+            nix::unistd::setpgid(own, own)?;
+            if foreground { tcsetpgrp(stdin(), nix::unistd::getpid()) } else { Ok(()) }
+        }
+    }
+}
