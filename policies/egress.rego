@@ -82,11 +82,14 @@ patterned := [e |
 
 reaches(true, extra) if extra > 0
 
-reaches(false, 0)
+reaches(false, extra) if extra == 0
 
-label_fits("*", _)
+label_fits(pattern, _) if pattern == "*"
 
-label_fits(pattern, label) if pattern == label
+label_fits(pattern, label) if {
+	pattern != "*"
+	pattern == label
+}
 
 label_fits(pattern, label) if {
 	pattern != "*"

@@ -63,8 +63,9 @@ impl Snapshot {
         decision
     }
 
-    /// Decides without remembering.
-    pub(super) fn evaluate(&self, question: Question<'_>) -> Decision {
+    /// The same without remembering, for those who ask once.
+    #[must_use]
+    pub fn evaluate(&self, question: Question<'_>) -> Decision {
         if let Some(reason) = &self.settings.quarantine {
             return deny(reason.clone(), vec!["correct the policy file".to_owned()]);
         }
@@ -321,7 +322,7 @@ network_policies:
             ),
             (
                 "decision := {\"action\": \"allow\", \"reason\": \"x\"}\ndecision := {\"action\": \"deny\", \"reason\": \"y\"}",
-                "failed",
+                "no rule applied",
             ),
         ] {
             let policy = Policy::parse(GITHUB, "p").unwrap();

@@ -11,11 +11,14 @@ use regorus::{CompiledPolicy, Engine, Rc, Value};
 
 use super::super::decision::{Action, Question};
 use super::super::document::Document;
-use super::super::problem::LoadError;
+use super::super::problem::{LoadError, Problem};
 use super::{EndpointRef, EngineError, Input, Verdict};
 
 /// What is evaluated.
 const ENTRY: &str = "data.openshell.egress.decision";
+
+/// The rule in it.
+const RULE: &str = "decision";
 
 /// Instructions of one evaluation, after which it counts as failed. The shipped rules take some hundreds, and some tens
 /// more for each endpoint that shares a host; this ends a runaway rule of an operator's in a fraction of a second.
@@ -23,6 +26,8 @@ const MAX_INSTRUCTIONS: usize = 5_000_000;
 
 /// Machines kept for the next question; more than the connections that are decided at one instant would idle.
 const MAX_IDLE_MACHINES: usize = 16;
+
+const GRAMMAR: &str = "correct the Rego; policies/README.md documents what it is given and must return";
 
 /// Compiled rules with one generation's data.
 pub(in super::super) struct RegoEngine {
@@ -46,22 +51,22 @@ impl RegoEngine {
     /// They do not parse or compile, have no entry, or define what the data holds already.
     pub(in super::super) fn new(rules: &str, name: &str, document: &Document<'_>) -> Result<Self, LoadError> {
         let failed = |message: String, remedy: &str| LoadError::of_file(name, message, remedy);
-        let grammar = "correct the Rego; policies/README.md documents what it is given and must return";
         let mut engine = Engine::new();
         let package =
-            engine.add_policy(name.to_owned(), rules.to_owned()).map_err(|error| failed(error.to_string(), grammar))?;
+            engine.add_policy(name.to_owned(), rules.to_owned()).map_err(|error| located(name, &error.to_string()))?;
         if package != "data.openshell.egress" {
             let message = format!("package {package}; expected openshell.egress");
             return Err(failed(message, "start the file with 'package openshell.egress'"));
         }
-        let entry: Rc<str> = ENTRY.into();
-        let compiled = engine.compile_with_entrypoint(&entry).map_err(|error| failed(error.to_string(), grammar))?;
-        if !compiled.get_rules().contains_key(ENTRY) {
-            return Err(failed("no rule 'decision'".to_owned(), "define it; policies/README.md shows its shape"));
+        let defined = engine.has_declared_rule_rooted_at(name, RULE);
+        if !defined.map_err(|error| located(name, &error.to_string()))? {
+            return Err(failed(format!("no rule '{RULE}'"), "define it; policies/README.md shows its shape"));
         }
+        let entry: Rc<str> = ENTRY.into();
+        let compiled = engine.compile_with_entrypoint(&entry).map_err(|error| located(name, &error.to_string()))?;
         let program =
-            Compiler::compile_from_policy(&compiled, &[ENTRY]).map_err(|error| failed(error.to_string(), grammar))?;
-        let data = serde_json::to_value(document).map_err(|error| failed(error.to_string(), grammar))?;
+            Compiler::compile_from_policy(&compiled, &[ENTRY]).map_err(|error| located(name, &error.to_string()))?;
+        let data = serde_json::to_value(document).map_err(|error| failed(error.to_string(), GRAMMAR))?;
         let this = Self { program, compiled, data: data.into(), idle: Mutex::default() };
         let machine = this.machine().map_err(|error| failed(error.to_string(), "rename the rule"))?;
         this.put_back(machine);
@@ -95,6 +100,21 @@ impl RegoEngine {
         self.put_back(machine);
         verdict(&answer)
     }
+}
+
+/// An error of regorus', which draws the place as `--> FILE:LINE:COLUMN` and puts what is wrong after `error:`.
+fn located(name: &str, error: &str) -> LoadError {
+    let place = error.split_once("--> ").and_then(|(_, rest)| {
+        let mut parts = rest.lines().next()?.rsplitn(3, ':');
+        let (column, line) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some((line, column))
+    });
+    let message = error.rsplit_once("error: ").map_or(error, |(_, message)| message).trim().replace('\n', " ");
+    let mut problem = Problem::of_file(message, GRAMMAR);
+    if let Some((line, column)) = place {
+        (problem.line, problem.column) = (line, column);
+    }
+    LoadError { file: name.to_owned(), problems: vec![problem] }
 }
 
 fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
@@ -172,6 +192,8 @@ mod tests {
     #[test]
     fn every_rego_test_holds() {
         let mut engine = Engine::new();
+        // As OPA does: a builtin that is given the wrong type leaves its rule undefined.
+        engine.set_strict_builtin_errors(false);
         engine.add_policy("egress.rego".into(), SHIPPED_RULES.into()).unwrap();
         engine.add_policy("egress_test.rego".into(), SHIPPED_TESTS.into()).unwrap();
         let names: Vec<&str> = SHIPPED_TESTS
@@ -191,7 +213,7 @@ mod tests {
         for (rules, expected) in [
             ("package openshell.egress\nimport rego.v1\ndecision := {", "r.rego:"),
             ("package other\nimport rego.v1\ndecision := 1", "expected openshell.egress"),
-            ("package openshell.egress\nimport rego.v1\nallow := true", "decision"),
+            ("package openshell.egress\nimport rego.v1\nallow := true", "no rule 'decision'"),
             ("package openshell.egress\nimport rego.v1\ndecision := nowhere", "nowhere"),
         ] {
             let error = load(rules).unwrap_err();
