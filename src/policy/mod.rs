@@ -124,3 +124,14 @@ impl Endpoint {
         self.allowed_ips.iter().any(|range| range.contains(&address))
     }
 }
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let list = |items: Vec<String>| items.join(",");
+        match &self.host {
+            Some(host) => write!(f, "{host}")?,
+            None => write!(f, "addresses in {}", list(self.allowed_ips.iter().map(ToString::to_string).collect()))?,
+        }
+        write!(f, ":{}", list(self.ports.iter().map(ToString::to_string).collect()))
+    }
+}
