@@ -91,7 +91,7 @@ fn explain_tells_the_entry_or_what_is_missing() {
         ("api.example.com", "443", "/usr/bin/wget", "/usr/bin/curl"),
         ("a.b.example.org", "8443", "/usr/bin/curl", "a.b.example.org"),
     ] {
-        let denied = explain(host, port, binary, 0);
+        let denied = explain(host, port, binary, 1);
         assert_eq!(denied["action"], "deny", "{denied}");
         assert!(denied["reason"].as_str().is_some_and(|reason| reason.contains(word)), "{word}: {denied}");
     }

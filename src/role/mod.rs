@@ -96,7 +96,7 @@ const NAME_PREFIX: &str = "openshell-";
 pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
     // The hidden re-execution comes before everything: it is on the path of every start and has no flags.
-    if launch::is_ours(&arguments) {
+    if arguments.get(1).is_some_and(|first| first == launch::NAME) {
         return ExitCode::from(launch::main());
     }
     match choose(&arguments) {

@@ -8,6 +8,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::attribution::{Executable, Program};
+use crate::cli;
 use crate::contract::exit;
 use crate::policy::decision::{Decision, Question};
 use crate::policy::host::Host;
@@ -21,6 +22,19 @@ const FAILURE: u8 = 1;
 
 /// Largest program whose digest is taken: larger ones are not read for an explanation that they cannot change.
 const MAX_DIGESTED: u64 = 512 * 1024 * 1024;
+
+/// Does what the command line asks, on the standard streams.
+pub fn run(arguments: cli::Policy) -> u8 {
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
+    match arguments.action {
+        cli::PolicyAction::Check { file } => check(&file, &mut out, &mut err),
+        cli::PolicyAction::Explain { file, host, port, binary, ancestors, policy_rules, json } => explain(
+            &Explain { file, rules: policy_rules, wasm: None, host, port, binary, ancestors, json },
+            &mut out,
+            &mut err,
+        ),
+    }
+}
 
 /// What `policy explain` is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
