@@ -1,0 +1,207 @@
+//! Attribution and decision, in one place for every adapter: nothing is resolved or dialled before both have said yes.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::Proxy;
+use super::denial::{Kind, Refusal};
+use super::intent::Intent;
+use crate::attribution::{AttributionError, Attributor, Claim, Program};
+use crate::event::{Actor, Disposition, HttpRequestFacts, NetworkActivity, Stage};
+use crate::policy::decision::{Decision, Question};
+
+/// Who owns a connection.
+#[derive(Clone, Debug)]
+pub(super) enum Owner {
+    /// Nobody asked: relaxed mode.
+    Anyone,
+    /// The first owner found, which [`Client::confirm`] checks to be the only one.
+    Claimed(Arc<Claim>),
+}
+
+impl Owner {
+    pub(super) fn program(&self) -> Option<&Program> {
+        match self {
+            Self::Anyone => None,
+            Self::Claimed(claim) => Some(&claim.program),
+        }
+    }
+
+    pub(super) fn binary(&self) -> Option<String> {
+        self.program().map(|program| program.executable.path.to_string())
+    }
+
+    pub(super) fn actor(&self) -> Actor {
+        match self {
+            Self::Anyone => Actor::default(),
+            Self::Claimed(claim) => {
+                Actor { binary: self.binary(), pid: Some(claim.pid), uid: Some(claim.uid) }
+            }
+        }
+    }
+}
+
+/// An allowed intent, and the generation of the policy that allowed it.
+#[derive(Clone, Debug)]
+pub(super) struct Permit {
+    pub decision: Arc<Decision>,
+    pub generation: u64,
+}
+
+/// A client connection as authorisation sees it. Identity belongs to the connection, a decision to each request.
+#[derive(Debug)]
+pub(super) struct Client {
+    peer: SocketAddr,
+    listener: SocketAddr,
+    owner: OnceLock<Owner>,
+    confirmed: Arc<AtomicBool>,
+}
+
+/// The complete check of all owners, under way.
+pub(super) struct Confirmation(Option<tokio::task::JoinHandle<Result<(), AttributionError>>>);
+
+impl Client {
+    pub(super) fn new(peer: SocketAddr, listener: SocketAddr) -> Self {
+        Self { peer, listener, owner: OnceLock::new(), confirmed: Arc::default() }
+    }
+
+    /// The owner, if it has been found already.
+    pub(super) fn known_owner(&self) -> Owner {
+        self.owner.get().cloned().unwrap_or(Owner::Anyone)
+    }
+
+    /// Finds an owner of the connection.
+    ///
+    /// # Errors
+    /// The refusal to answer with.
+    pub(super) fn owner(&self, attributor: Option<&Arc<Attributor>>) -> Result<Owner, Refusal> {
+        if let Some(owner) = self.owner.get() {
+            return Ok(owner.clone());
+        }
+        let owner = match attributor {
+            None => Owner::Anyone,
+            Some(attributor) => {
+                let claim = attributor.first_owner(self.peer, self.listener).map_err(|error| refuse(&error))?;
+                Owner::Claimed(Arc::new(claim))
+            }
+        };
+        Ok(self.owner.get_or_init(|| owner).clone())
+    }
+
+    /// Starts the check that nobody else owns the connection, which runs while the destination is resolved and dialled.
+    pub(super) fn confirm(&self, owner: &Owner, attributor: Option<&Arc<Attributor>>) -> Confirmation {
+        let (Owner::Claimed(claim), Some(attributor)) = (owner, attributor) else { return Confirmation(None) };
+        if self.confirmed.load(Ordering::Acquire) {
+            return Confirmation(None);
+        }
+        let (claim, attributor, confirmed) = (claim.clone(), attributor.clone(), self.confirmed.clone());
+        Confirmation(Some(tokio::task::spawn_blocking(move || {
+            let outcome = attributor.confirm(&claim);
+            confirmed.store(outcome.is_ok(), Ordering::Release);
+            outcome
+        })))
+    }
+}
+
+impl Confirmation {
+    /// Waits for the outcome.
+    ///
+    /// # Errors
+    /// The refusal to answer with.
+    pub(super) async fn outcome(self) -> Result<(), Refusal> {
+        match self.0 {
+            None => Ok(()),
+            Some(task) => match task.await {
+                Ok(outcome) => outcome.map_err(|error| refuse(&error)),
+                Err(_) => Err(Refusal::new(Kind::UnknownOwner, "the check of the connection's owners did not finish")),
+            },
+        }
+    }
+}
+
+fn refuse(error: &AttributionError) -> Refusal {
+    let kind = if error.is_ambiguous() { Kind::AmbiguousOwner } else { Kind::UnknownOwner };
+    Refusal::new(kind, "the sandbox could not tell which program opened this connection, so no policy can allow it")
+        .because(error.to_string())
+}
+
+impl Proxy {
+    /// Asks the policy in force.
+    ///
+    /// # Errors
+    /// The refusal to answer with.
+    pub(super) fn decide(&self, owner: &Owner, intent: &Intent) -> Result<Permit, Refusal> {
+        let snapshot = self.store.current();
+        let question = Question { host: &intent.host, port: intent.port, program: owner.program() };
+        let decision = snapshot.decide(question);
+        if decision.allows() {
+            return Ok(Permit { decision, generation: snapshot.generation });
+        }
+        let who = owner.binary();
+        let detail = match &who {
+            Some(binary) => format!("{binary} may not connect to {intent}"),
+            None => format!("connecting to {intent} is not allowed"),
+        };
+        let mut refusal = Refusal::new(Kind::PolicyDenied, detail).about(intent).because(decision.reason.clone());
+        refusal.binary = who;
+        refusal.policy.clone_from(&decision.policy);
+        refusal.rule = decision.endpoints.first().map(|(policy, index)| format!("{}.endpoints[{index}]", policy.key));
+        refusal.next_steps.clone_from(&decision.next_steps);
+        Err(refusal)
+    }
+
+    /// Records something that was let through.
+    pub(super) fn record_allowed(&self, stage: Stage, passed: &Passed<'_>) {
+        self.events.emit_network(Disposition::Allowed, stage, || NetworkActivity {
+            disposition: Disposition::Allowed,
+            stage,
+            host: passed.intent.host.to_string(),
+            port: passed.intent.port,
+            address: passed.address,
+            protocol: "tcp".to_owned(),
+            actor: passed.owner.actor(),
+            policy: passed.permit.decision.policy.clone(),
+            reason: None,
+            count: 1,
+            http: passed.http.as_ref().map(|http| http()),
+        });
+    }
+
+    /// Records something that was refused.
+    pub(super) fn record_refused(&self, stage: Stage, owner: &Owner, refusal: &Refusal, http: Option<HttpRequestFacts>) {
+        let stage = match refusal.kind {
+            Kind::PolicyDenied => stage,
+            Kind::DestinationDenied => Stage::Destination,
+            Kind::UnknownOwner | Kind::AmbiguousOwner => Stage::Attribution,
+            Kind::Unresolvable | Kind::UpstreamUnreachable | Kind::UpstreamTimeout | Kind::UpstreamFailed => Stage::Dial,
+            Kind::InvalidRequest
+            | Kind::UnsupportedScheme
+            | Kind::HeadTooLarge
+            | Kind::RequestTimeout
+            | Kind::TooManyConnections => Stage::Parse,
+        };
+        self.events.emit_network(Disposition::Denied, stage, || NetworkActivity {
+            disposition: Disposition::Denied,
+            stage,
+            host: refusal.intent.as_ref().map(|intent| intent.host.to_string()).unwrap_or_default(),
+            port: refusal.intent.as_ref().map_or(0, |intent| intent.port),
+            address: None,
+            protocol: "tcp".to_owned(),
+            actor: owner.actor(),
+            policy: refusal.policy.clone(),
+            reason: Some(refusal.reason.clone().unwrap_or_else(|| refusal.detail.clone())),
+            count: 1,
+            http,
+        });
+    }
+}
+
+/// What an event about something allowed tells.
+pub(super) struct Passed<'a> {
+    pub intent: &'a Intent,
+    pub owner: &'a Owner,
+    pub permit: &'a Permit,
+    pub address: Option<std::net::IpAddr>,
+    pub http: Option<&'a dyn Fn() -> HttpRequestFacts>,
+}

@@ -1,0 +1,211 @@
+//! What a client is told when it does not get what it asked for: a status, and a body that an agent can act on. Every
+//! failure ends here; none ends in silence.
+
+use serde::Serialize;
+
+use super::intent::Intent;
+
+/// What kind of failure, with the fixed parts of its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The policy does not allow it.
+    PolicyDenied,
+    /// The policy allows the name, the guard refuses its address.
+    DestinationDenied,
+    /// No process owns the connection, or its program cannot be told.
+    UnknownOwner,
+    /// Several programs own the connection.
+    AmbiguousOwner,
+    /// The request is malformed.
+    InvalidRequest,
+    /// An absolute-form target that is not http.
+    UnsupportedScheme,
+    /// The head is too large.
+    HeadTooLarge,
+    /// The head took too long.
+    RequestTimeout,
+    /// The name has no address.
+    Unresolvable,
+    /// No address accepted.
+    UpstreamUnreachable,
+    /// The origin broke off, or answered with something else than HTTP.
+    UpstreamFailed,
+    /// The resolver, the network or the origin took too long.
+    UpstreamTimeout,
+    /// The proxy is full.
+    TooManyConnections,
+}
+
+impl Kind {
+    /// The `error` of the body, the status, and the reason phrase: the only part that most clients show of an answer
+    /// to CONNECT.
+    pub(super) fn parts(self) -> (&'static str, u16, &'static str) {
+        match self {
+            Self::PolicyDenied => ("policy_denied", 403, "Forbidden by sandbox policy"),
+            Self::DestinationDenied => ("destination_denied", 403, "Forbidden destination address"),
+            Self::UnknownOwner => ("unknown_owner", 403, "Forbidden to unidentified programs"),
+            Self::AmbiguousOwner => ("ambiguous_owner", 403, "Forbidden to connections that several programs own"),
+            Self::InvalidRequest => ("invalid_request", 400, "Bad Request"),
+            Self::UnsupportedScheme => ("unsupported_proxy_scheme", 400, "Bad Request"),
+            Self::HeadTooLarge => ("head_too_large", 431, "Request Header Fields Too Large"),
+            Self::RequestTimeout => ("request_timeout", 408, "Request Timeout"),
+            Self::Unresolvable => ("unresolvable", 502, "Host could not be resolved"),
+            Self::UpstreamUnreachable => ("upstream_unreachable", 502, "Host could not be reached"),
+            Self::UpstreamFailed => ("upstream_failed", 502, "Bad Gateway"),
+            Self::UpstreamTimeout => ("upstream_timeout", 504, "Gateway Timeout"),
+            Self::TooManyConnections => ("too_many_connections", 503, "Too many connections through the sandbox proxy"),
+        }
+    }
+
+    /// Status code.
+    pub(super) fn status(self) -> u16 {
+        self.parts().1
+    }
+}
+
+/// A failure and all that is known about it.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub kind: Kind,
+    /// What happened, as a sentence.
+    pub detail: String,
+    /// Why, in the words of what decided.
+    pub reason: Option<String>,
+    /// What was asked for, once it could be read.
+    pub intent: Option<Intent>,
+    /// The program that asked.
+    pub binary: Option<String>,
+    /// The policy entry that decided or came closest.
+    pub policy: Option<String>,
+    /// The part of that entry.
+    pub rule: Option<String>,
+    /// What the reader can do.
+    pub next_steps: Vec<String>,
+}
+
+/// The body on the wire: its keys are an interface.
+#[derive(Serialize)]
+struct Body<'a> {
+    error: &'a str,
+    detail: &'a str,
+    reason: &'a str,
+    host: Option<String>,
+    port: Option<u16>,
+    binary: Option<&'a str>,
+    policy: Option<&'a str>,
+    rule: Option<&'a str>,
+    next_steps: &'a [String],
+}
+
+/// Media type of the body.
+pub(super) const CONTENT_TYPE: &str = "application/json";
+
+/// Field that names the deciding policy entry, for clients that show fields and no bodies.
+pub(super) const POLICY_FIELD: &str = "X-OpenShell-Policy";
+
+impl Refusal {
+    pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+            reason: None,
+            intent: None,
+            binary: None,
+            policy: None,
+            rule: None,
+            next_steps: Vec::new(),
+        }
+    }
+
+    pub(super) fn about(mut self, intent: &Intent) -> Self {
+        self.intent = Some(intent.clone());
+        self
+    }
+
+    pub(super) fn because(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+
+    pub(super) fn advising(mut self, step: impl Into<String>) -> Self {
+        self.next_steps.push(step.into());
+        self
+    }
+
+    /// The JSON body.
+    pub(super) fn body(&self) -> Vec<u8> {
+        let (error, ..) = self.kind.parts();
+        let body = Body {
+            error,
+            detail: &self.detail,
+            reason: self.reason.as_deref().unwrap_or(&self.detail),
+            host: self.intent.as_ref().map(|intent| intent.host.to_string()),
+            port: self.intent.as_ref().map(|intent| intent.port),
+            binary: self.binary.as_deref(),
+            policy: self.policy.as_deref(),
+            rule: self.rule.as_deref(),
+            next_steps: &self.next_steps,
+        };
+        // Strings and numbers always serialise; an empty body would still be an answer.
+        let mut bytes = serde_json::to_vec(&body).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// The value of [`POLICY_FIELD`]: a policy's key is free text, a field's value is not.
+    pub(super) fn policy_field(&self) -> String {
+        let shown = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
+        self.policy.as_deref().unwrap_or("none").chars().take(128).map(shown).collect()
+    }
+
+    /// The whole answer, for a connection that no HTTP library speaks on.
+    pub(super) fn wire(&self, keep_alive: bool) -> Vec<u8> {
+        let (_, status, phrase) = self.kind.parts();
+        let body = self.body();
+        let connection = if keep_alive { "keep-alive" } else { "close" };
+        let mut answer = format!(
+            "HTTP/1.1 {status} {phrase}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n{POLICY_FIELD}: {}\r\n\
+             Connection: {connection}\r\n\r\n",
+            body.len(),
+            self.policy_field(),
+        )
+        .into_bytes();
+        answer.extend_from_slice(&body);
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::host::Host;
+
+    #[test]
+    fn an_answer_is_complete_and_readable() {
+        let intent = Intent { host: Host::Name("api.example.com".into()), port: 443 };
+        let mut refusal = Refusal::new(Kind::PolicyDenied, "CONNECT api.example.com:443 is not allowed")
+            .about(&intent)
+            .because("no endpoint names it")
+            .advising("ask for it");
+        refusal.policy = Some("git\r\nX-Evil: é".to_owned());
+        let answer = String::from_utf8(refusal.wire(true)).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 403 Forbidden by sandbox policy\r\n"), "{head}");
+        assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{head}");
+        assert!(head.contains("\r\nX-OpenShell-Policy: git??X-Evil: ?\r\n"), "{head}");
+        assert!(head.ends_with("\r\nConnection: keep-alive"), "{head}");
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        for (key, value) in [
+            ("error", "policy_denied"),
+            ("detail", "CONNECT api.example.com:443 is not allowed"),
+            ("reason", "no endpoint names it"),
+            ("host", "api.example.com"),
+        ] {
+            assert_eq!(body[key], value);
+        }
+        assert_eq!(body["port"], 443);
+        assert_eq!(body["next_steps"][0], "ask for it");
+        assert!(body["binary"].is_null());
+        assert!(String::from_utf8(refusal.wire(false)).unwrap().contains("\r\nConnection: close\r\n"));
+    }
+}

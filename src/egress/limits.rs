@@ -1,0 +1,106 @@
+//! Every bound of the proxy, with its reason. A bound that is reached always ends in an answer or an orderly close.
+
+use std::time::Duration;
+
+/// Connections served at once. An agent with a few hundred parallel downloads stays far below; a tunnel needs two
+/// descriptors, so this fits the usual hard limit of open files with room for pipes, pooled connections and lookups.
+pub const CONNECTIONS: usize = 4096;
+
+/// Connections that are being told that there are too many. More wait in the kernel's backlog.
+pub const TURNED_AWAY: usize = 64;
+
+/// Bytes of a request head, and of a chunked body's trailers: four times what common servers take for one field, so
+/// that large cookies pass and a flood does not.
+pub const HEAD_BYTES: usize = 32 * 1024;
+
+/// Fields of a head: the default of most servers.
+pub const HEAD_FIELDS: usize = 100;
+
+/// Bytes of a response head: origins send longer ones than clients (content security policies, cookies).
+pub const RESPONSE_HEAD_BYTES: usize = 128 * 1024;
+
+/// Bytes of a chunk's size line, extensions included; nobody uses extensions, attackers aside.
+pub const CHUNK_LINE_BYTES: usize = 256;
+
+/// From a head's first byte to its last. A client on the same machine needs milliseconds.
+pub const HEAD_TIME: Duration = Duration::from_secs(15);
+
+/// A kept-alive client connection without a request. Longer than the pools of common clients keep theirs.
+pub const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(120);
+
+/// A request body that we are ready to take and of which nothing comes.
+pub const BODY_STALL: Duration = Duration::from_secs(300);
+
+/// One name, all its families, search domains and retries.
+pub const RESOLVE_TIME: Duration = Duration::from_secs(10);
+
+/// Longest that an answer is remembered whatever its TTL says: a changed record should not need a restart.
+pub const RESOLVE_CACHE_TIME: Duration = Duration::from_secs(30);
+
+/// Names whose answers are remembered.
+pub const RESOLVE_CACHE_ENTRIES: u64 = 256;
+
+/// Largest hosts or resolv.conf file that is read; the real ones have a few lines, block lists some megabytes.
+pub const RESOLVE_FILE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Connecting, all addresses together: below the 15 to 30 s that clients give a proxy to answer.
+pub const DIAL_TIME: Duration = Duration::from_secs(10);
+
+/// Head start of an address over the next (RFC 8305 §5, "Connection Attempt Delay").
+pub const DIAL_STAGGER: Duration = Duration::from_millis(250);
+
+/// Addresses of one name that are tried; each must have passed the guard.
+pub const DIAL_ADDRESSES: usize = 16;
+
+/// From a request's last byte to the response's first. Models think for minutes before they answer.
+pub const RESPONSE_TIME: Duration = Duration::from_secs(15 * 60);
+
+/// An upstream connection kept for reuse: below the 60 s after which common origins close theirs.
+pub const POOL_IDLE: Duration = Duration::from_secs(30);
+
+/// How often connections kept too long are closed.
+pub const POOL_SWEEP: Duration = Duration::from_secs(10);
+
+/// Upstream connections kept for one destination.
+pub const POOL_PER_DESTINATION: usize = 32;
+
+/// Upstream connections kept in all.
+pub const POOL_TOTAL: usize = 256;
+
+/// A tunnel through which nothing flows. An interactive session may rest over a meeting; what is dead is found by
+/// [`KEEPALIVE_IDLE`] long before.
+pub const TUNNEL_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Seconds of silence before TCP asks whether the peer is there, then between probes, and how many go unanswered.
+pub const KEEPALIVE_IDLE: u32 = 60;
+/// See [`KEEPALIVE_IDLE`].
+pub const KEEPALIVE_INTERVAL: u32 = 15;
+/// See [`KEEPALIVE_IDLE`].
+pub const KEEPALIVE_PROBES: u32 = 4;
+
+/// Capacity of a pipe between two sockets: the largest that an unprivileged process may ask for is 1 MiB
+/// (/proc/sys/fs/pipe-max-size); a quarter of it already moves data as fast and stays in the processor's cache.
+pub const PIPE_BYTES: usize = 256 * 1024;
+
+/// Pipes kept for the next burst. One is in use only while bytes are in flight in one direction.
+pub const PIPES_KEPT: usize = 32;
+
+/// Bytes that one direction of a tunnel moves before it lets other tasks run.
+pub const TUNNEL_TURN_BYTES: usize = 4 * 1024 * 1024;
+
+/// Buffer of a tunnel whose sockets cannot be spliced, allocated only while bytes are in flight.
+pub const COPY_BYTES: usize = 64 * 1024;
+
+/// Pause after an accept that failed for want of descriptors or memory; doubles up to [`ACCEPT_PAUSE_MOST`].
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// See [`ACCEPT_PAUSE`]. Descriptors come back as connections end; a second late is soon enough.
+pub const ACCEPT_PAUSE_MOST: Duration = Duration::from_secs(1);
+
+/// After a last answer, how long and how much more is read, so that unread bytes do not make the kernel send a reset
+/// that destroys the answer on its way (RFC 9112 §9.6).
+pub const LINGER_TIME: Duration = Duration::from_secs(1);
+/// See [`LINGER_TIME`].
+pub const LINGER_BYTES: usize = 256 * 1024;
+
+/// How long a client that turned up above [`CONNECTIONS`] may take to send the head it will be refused for.
+pub const TURN_AWAY_TIME: Duration = Duration::from_secs(2);

@@ -1,0 +1,196 @@
+//! Accepting, and what a connection goes through from its first byte to its last.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::authorize::{Client, Owner};
+use super::denial::{Kind, Refusal};
+use super::head::HeadError;
+use super::wire::{Gate, Next};
+use super::{Proxy, connect, dial, forward, limits, splice};
+use crate::event::{Severity, Stage};
+
+/// Accepts for as long as the task lives: no error ends it.
+pub(super) async fn accept(proxy: Arc<Proxy>, listener: TcpListener, places: Arc<Semaphore>, exits: Arc<Semaphore>) {
+    let mut pause = limits::ACCEPT_PAUSE;
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) if concerns_one_connection(&error) => continue,
+            Err(error) => {
+                // Descriptors or memory are short, and trying at once would only burn the processor. What waits in the
+                // backlog is served when connections have ended.
+                if pause == limits::ACCEPT_PAUSE {
+                    proxy.events.find(
+                        Severity::High,
+                        "accept-failed",
+                        format!("the proxy cannot accept connections for now: {error}; raise the limit of open files (nofile)"),
+                    );
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(limits::ACCEPT_PAUSE_MOST);
+                continue;
+            }
+        };
+        pause = limits::ACCEPT_PAUSE;
+        match places.clone().try_acquire_owned() {
+            Ok(place) => {
+                tokio::spawn(serve(proxy.clone(), stream, peer, place));
+            }
+            Err(_) => {
+                // When even these run out, the kernel's backlog is where the rest waits.
+                let Ok(exit) = exits.clone().acquire_owned().await else { return };
+                tokio::spawn(turn_away(proxy.clone(), stream, exit));
+            }
+        }
+    }
+}
+
+/// accept(2): errors that were the new connection's own.
+fn concerns_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::NetworkDown
+    )
+}
+
+struct Counted<'a>(&'a Proxy);
+
+impl<'a> Counted<'a> {
+    fn new(proxy: &'a Proxy) -> Self {
+        proxy.events.metrics().open_connections.inc();
+        Self(proxy)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.events.metrics().open_connections.dec();
+    }
+}
+
+async fn serve(proxy: Arc<Proxy>, stream: TcpStream, peer: SocketAddr, _place: OwnedSemaphorePermit) {
+    let _counted = Counted::new(&proxy);
+    // The two phases share nothing but sockets: what the first needs is gone while a tunnel rests.
+    if let Some(tunnel) = Box::pin(requests(&proxy, stream, peer)).await {
+        Box::pin(tunnel.run()).await;
+    }
+}
+
+/// Serves requests until the connection ends or becomes a tunnel.
+async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, peer: SocketAddr) -> Option<Box<super::tunnel::Tunnel>> {
+    let local = stream.local_addr().ok()?;
+    // Fails only on a socket that is already gone, which the first read will say.
+    let _ = stream.set_nodelay(true);
+    dial::keep_alive(&stream);
+    let client = Arc::new(Client::new(peer, local));
+    let mut gate = Gate::new(Arc::new(stream));
+    loop {
+        match poll_fn(|cx| gate.poll_next(cx)).await {
+            Next::End => return None,
+            Next::Refuse(error) => {
+                let refusal = malformed(&error);
+                proxy.record_refused(Stage::Parse, &client.known_owner(), &refusal, None);
+                answer_and_close(gate.stream(), &refusal).await;
+                return None;
+            }
+            Next::Connect(length) => match connect::serve(proxy, &client, &mut gate, length).await {
+                connect::Outcome::Open(tunnel) => return Some(tunnel),
+                connect::Outcome::Refused => {}
+                connect::Outcome::Close => {
+                    linger(gate.stream()).await;
+                    return None;
+                }
+            },
+            Next::Forward => match forward::serve(proxy, &client, gate).await {
+                forward::Outcome::Open(tunnel) => return Some(tunnel),
+                forward::Outcome::Again(same) => gate = same,
+                forward::Outcome::Close(stream) => {
+                    linger(&stream).await;
+                    return None;
+                }
+            },
+        }
+    }
+}
+
+fn malformed(error: &HeadError) -> Refusal {
+    let kind = match error {
+        HeadError::TooLarge | HeadError::TooManyFields => Kind::HeadTooLarge,
+        HeadError::TooSlow => Kind::RequestTimeout,
+        HeadError::Malformed(_) => Kind::InvalidRequest,
+    };
+    Refusal::new(kind, error.to_string()).advising(format!(
+        "this is an HTTP proxy: send CONNECT HOST:PORT, or an absolute http:// target; for other protocols open a \
+         tunnel first (proxy address: {})",
+        crate::contract::PROXY_URL
+    ))
+}
+
+/// Tells a client that the proxy is full.
+async fn turn_away(proxy: Arc<Proxy>, stream: TcpStream, _exit: OwnedSemaphorePermit) {
+    let refusal = Refusal::new(
+        Kind::TooManyConnections,
+        format!("the sandbox has {} connections through its proxy open, which is the most", limits::CONNECTIONS),
+    )
+    .advising("close connections that are no longer needed, then try again");
+    proxy.record_refused(Stage::Parse, &Owner::Anyone, &refusal, None);
+    // The client may still be writing its request, and some read no answer before they have finished.
+    let mut head = [0; 1024];
+    let _ = timeout(limits::TURN_AWAY_TIME, async {
+        stream.readable().await?;
+        stream.try_read(&mut head)
+    })
+    .await;
+    answer_and_close(&stream, &refusal).await;
+}
+
+async fn answer_and_close(stream: &TcpStream, refusal: &Refusal) {
+    let answer = refusal.wire(false);
+    if timeout(limits::LINGER_TIME, splice::write_all(stream, &answer)).await.is_ok_and(|written| written.is_ok()) {
+        linger(stream).await;
+    }
+}
+
+/// Ends our half and reads on for a moment: see [`limits::LINGER_TIME`].
+async fn linger(stream: &TcpStream) {
+    let deadline = Instant::now() + limits::LINGER_TIME;
+    let mut left = limits::LINGER_BYTES;
+    let mut sink = vec![0; 4096];
+    if splice::end(stream).is_err() {
+        return;
+    }
+    while left > 0 {
+        match timeout_at(deadline, stream.readable()).await {
+            Ok(Ok(())) => match stream.try_read(&mut sink) {
+                Ok(0) => return,
+                Ok(count) => left = left.saturating_sub(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            },
+            _ => return,
+        }
+    }
+}
+
+/// Closes idle upstream connections in time.
+pub(super) async fn sweep(proxy: Arc<Proxy>) {
+    let mut tick = tokio::time::interval(limits::POOL_SWEEP);
+    loop {
+        tick.tick().await;
+        proxy.pool.sweep();
+    }
+}
