@@ -10,6 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::sys::uio::pread;
+use nix::unistd::read;
 
 use crate::sys::procfs::{Gone as _, numbers, read_link};
 
@@ -333,9 +334,7 @@ impl Process {
         let mut text = Vec::new();
         for thread in threads {
             let name = Name::new(format_args!("task/{thread}/children"));
-            let read = read_only(&self.directory, name.as_str())
-                .and_then(|file| io::Read::read_to_end(&mut std::fs::File::from(file), &mut text));
-            match read {
+            match read_only(&self.directory, name.as_str()).and_then(|file| read_all(&file, &mut text)) {
                 Err(error) if thread == self.pid || !error.is_gone() => return Err(error),
                 _ => {}
             }
@@ -413,6 +412,17 @@ fn read_only(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
 
 fn read_only_directory(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     Ok(openat(directory, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?)
+}
+
+/// Appends all of a small procfs file to `into`. Nothing less than an empty read ends one.
+fn read_all(file: &OwnedFd, into: &mut Vec<u8>) -> io::Result<()> {
+    let mut piece = [0; 4096];
+    loop {
+        match read(file, &mut piece)? {
+            0 => return Ok(()),
+            count => into.extend_from_slice(&piece[..count]),
+        }
+    }
 }
 
 /// A short name on the stack: these are made once a descriptor.

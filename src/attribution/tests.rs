@@ -529,8 +529,8 @@ fn sleeping_processes_cost_next_to_nothing() {
         for count in [1, 10, 100] {
             let proxy = Proxy::new();
             let script = format!(
-                "for n in $(seq {count}); do (/bin/bash -c '{open} {then}' < <(/bin/sleep 600)) & done; wait_for_owner() {{ \
-                 exec 3<>/dev/tcp/127.0.0.1/{}; read line; }}; wait_for_owner",
+                "exec 4< <(/bin/sleep 600); for n in $(seq {count}); do /bin/bash -c '{open} {then}' <&4 & done; \
+                 owner() {{ exec 3<>/dev/tcp/127.0.0.1/{}; read line; }}; owner",
                 proxy.port()
             );
             let mut inside = Workload::start(Command::new("unshare").args([
