@@ -265,18 +265,20 @@ impl Process {
             })
     }
 
-    /// The descriptor of the socket, if it is where it is likely to be: where the last one was, or the newest of all.
-    pub(super) fn guess(&self, inode: u64) -> io::Result<Option<u32>> {
+    /// The descriptor of the socket, if it is where it is likely to be: where the last one was, or among the `reach`
+    /// newest of all.
+    pub(super) fn guess(&self, inode: u64, reach: u32) -> io::Result<Option<u32>> {
         let hint = self.hint.load(Ordering::Relaxed);
         if self.holds_at(hint, inode)? {
             return Ok(Some(hint));
         }
         // Since Linux 6.2 the size of the directory is the number of descriptors, and the lowest free number is taken.
-        let count = fstatat(&self.directory, "fd", AtFlags::empty())?.st_size;
-        let newest = u32::try_from(count).unwrap_or(0).wrapping_sub(1);
-        if newest != hint && newest != u32::MAX && self.holds_at(newest, inode)? {
-            self.hint.store(newest, Ordering::Relaxed);
-            return Ok(Some(newest));
+        let count = u32::try_from(fstatat(&self.directory, "fd", AtFlags::empty())?.st_size).unwrap_or(0);
+        for descriptor in (count.saturating_sub(reach)..count).rev().filter(|descriptor| *descriptor != hint) {
+            if self.holds_at(descriptor, inode)? {
+                self.hint.store(descriptor, Ordering::Relaxed);
+                return Ok(Some(descriptor));
+            }
         }
         Ok(None)
     }
