@@ -35,7 +35,7 @@ pub struct Isolation {
     pub pid_namespace: bool,
     /// Port of the proxy's listeners on 127.0.0.1 and ::1.
     pub proxy_port: u16,
-    /// Paths to cover with something empty, besides what is always covered: what [`outside::session`] finds, and the
+    /// Paths to cover with something empty, besides what is always covered: what [`outside::named_places`] finds, and the
     /// operator's own.
     pub hide: Vec<PathBuf>,
     /// Paths that stay visible although they lie under a hidden one, because the policy grants them.

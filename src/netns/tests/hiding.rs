@@ -156,7 +156,7 @@ fn abstract_sockets_of_the_machine_are_out_of_reach() {
 }
 
 #[test]
-fn the_session_is_what_the_environment_names_and_what_is_there() {
+fn named_places_are_what_the_environment_names_and_what_is_there() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("agent");
     let _listener = UnixListener::bind(&socket).unwrap();
@@ -164,7 +164,7 @@ fn the_session_is_what_the_environment_names_and_what_is_there() {
     fs::create_dir(&work).unwrap();
     let named = |runtime: &str, agent: &Path| {
         let (runtime, agent) = (PathBuf::from(runtime), agent.to_path_buf());
-        outside::session(move |name| match name {
+        outside::named_places(move |name| match name {
             "SSH_AUTH_SOCK" => Some(agent.clone().into_os_string()),
             "XDG_RUNTIME_DIR" => Some(runtime.clone().into_os_string()),
             "DOCKER_HOST" => Some("unix:///nowhere/docker.sock".into()),
