@@ -35,8 +35,8 @@ pub struct Isolation {
     pub pid_namespace: bool,
     /// Port of the proxy's listeners on 127.0.0.1 and ::1.
     pub proxy_port: u16,
-    /// Paths to cover with something empty, besides what is always covered: what [`outside::named_places`] finds, and the
-    /// operator's own.
+    /// Paths to cover with something empty, besides what is always covered: what [`outside::named_places`] finds, and
+    /// the operator's own.
     pub hide: Vec<PathBuf>,
     /// Paths that stay visible although they lie under a hidden one, because the policy grants them.
     pub keep: Vec<PathBuf>,
@@ -115,7 +115,10 @@ pub enum Error {
         limit: usize,
     },
     /// Something that must not be seen cannot be covered.
-    #[error("cannot hide {path} from the workload: {call}: {source}; it must be hidden, or not be there", path = path.display())]
+    #[error(
+        "cannot hide {path} from the workload: {call}: {source}; it must be hidden, or not be there",
+        path = path.display()
+    )]
     Hide {
         /// What.
         path: PathBuf,

@@ -48,8 +48,8 @@ const SOCKET_VARIABLES: [&str; 9] = [
 ];
 
 /// What an environment says is the session's own, as far as it is there: sockets of agents, buses and container
-/// runtimes, and the runtime directory. The supervisor adds these to [`super::Isolation::hide`]; [`super::isolate`] runs
-/// where the environment has been cleared.
+/// runtimes, and the runtime directory. The supervisor adds these to [`super::Isolation::hide`], because
+/// [`super::isolate`] runs where the environment has been cleared.
 pub fn named_places(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> =
         SOCKET_VARIABLES.iter().filter_map(|name| variable(name)).flat_map(|value| socket_paths(&value)).collect();
