@@ -348,5 +348,4 @@ fn behind_extensions(mut next: u8, mut rest: &[u8]) -> (u8, &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "bypass_tests.rs"]
 pub(crate) mod tests;

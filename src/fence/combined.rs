@@ -5,7 +5,7 @@ use netlink_packet_netfilter::nftables::{InetHookNumber, MetaKey};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use super::encode::{self, Base, Chain, Family, Policy, Rejection, Ruleset};
+use super::encode::{self, Chain, Family, Policy, Rejection, Ruleset};
 use super::{Error, TABLE, bypass, readback, remedy};
 use crate::sys::netlink::{Protocol, Socket};
 
@@ -29,7 +29,7 @@ const IPV6_DESTINATION: u32 = 24;
 /// since the default routes lead through `lo`.
 #[must_use]
 pub fn ruleset(family: Family, reports: bool) -> Ruleset {
-    let first_octet = encode::payload(Base::Network, IPV4_DESTINATION, 1);
+    let first_octet = encode::network_header(IPV4_DESTINATION, 1);
     let mut rules = match family {
         Family::Inet => {
             let loopback: [u8; 16] = std::net::Ipv6Addr::LOCALHOST.octets();
@@ -44,7 +44,7 @@ pub fn ruleset(family: Family, reports: bool) -> Ruleset {
                 vec![
                     encode::meta(MetaKey::Nfproto),
                     encode::equals(&[IPV6]),
-                    encode::payload(Base::Network, IPV6_DESTINATION, 16),
+                    encode::network_header(IPV6_DESTINATION, 16),
                     encode::equals(&loopback),
                     encode::accept(),
                 ],

@@ -167,27 +167,20 @@ pub fn message_bytes(header: NetfilterHeader, inner: impl Into<NetfilterMessageI
     bytes
 }
 
-/// Which header a payload offset counts from (`enum nft_payload_bases`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Base {
-    /// The network header.
-    Network = 1,
-    /// The transport header.
-    Transport = 2,
-}
-
 /// Loads a property of the packet.
 #[must_use]
 pub fn meta(key: MetaKey) -> Expressions {
     Expressions::Meta(vec![Meta::Key(key), Meta::DestinationRegister(Register::Reg1)])
 }
 
-/// Loads `length` bytes at `offset` of a header.
+/// Loads `length` bytes at `offset` of the network header.
 #[must_use]
-pub fn payload(base: Base, offset: u32, length: u32) -> Expressions {
+pub fn network_header(offset: u32, length: u32) -> Expressions {
+    /// `NFT_PAYLOAD_NETWORK_HEADER`.
+    const NETWORK: u32 = 1;
     Expressions::Payload(vec![
         Payload::DestinationRegister(Register::Reg1),
-        Payload::Base(base as u32),
+        Payload::Base(NETWORK),
         Payload::Offset(offset),
         Payload::Len(length),
     ])

@@ -2,10 +2,10 @@
 //! the table's flags, every chain with its hook, priority and policy, every rule with its expressions in their order.
 
 use netlink_packet_core::{
-    Emitable, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, Nla, NlaBuffer, NlasIterator,
+    Emitable, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, NlaBuffer, NlasIterator,
 };
 use netlink_packet_netfilter::nftables::{
-    Bitwise, ChainAttribute, ChainMessage, ExpressionAttribute, Expressions, Hook, ListAttribute, NfTablesMessage,
+    ChainAttribute, ChainMessage, ExpressionAttribute, Expressions, Hook, ListAttribute, NfTablesMessage,
     RuleAttribute, RuleMessage, TableAttribute, TableMessage,
 };
 use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterMessageInner};
@@ -269,8 +269,7 @@ fn expressions(rule: &[RuleAttribute]) -> Vec<&Expressions> {
 }
 
 /// An expression in a form that is the same however it was written: its name, and its attributes in order of their
-/// numbers. What a counter has counted is left out, and so is the operation of a bitwise expression where it is the
-/// only one that older kernels knew.
+/// numbers. What a counter has counted is left out.
 #[derive(Debug, PartialEq, Eq)]
 struct Normal {
     name: String,
@@ -298,10 +297,6 @@ fn normal(expression: &Expressions) -> Normal {
             .map(|attribute: NlaBuffer<&[u8]>| (attribute.kind() & TYPE_MASK, attribute.value().to_vec()))
             .collect()
     };
-    if name == "bitwise" {
-        let boolean = Bitwise::Op(0);
-        attributes.retain(|(kind, value)| !(*kind == boolean.kind() && value == &[0; 4]));
-    }
     attributes.sort();
     Normal { name: name.to_string(), attributes }
 }

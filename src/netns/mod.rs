@@ -35,7 +35,8 @@ pub struct Isolation {
     pub pid_namespace: bool,
     /// Port of the proxy's listeners on 127.0.0.1 and ::1.
     pub proxy_port: u16,
-    /// Paths to cover with something empty, besides the built-in list.
+    /// Paths to cover with something empty, besides what is always covered: what [`outside::named_places`] finds, and
+    /// the operator's own.
     pub hide: Vec<PathBuf>,
     /// Paths that stay visible although they lie under a hidden one, because the policy grants them.
     pub keep: Vec<PathBuf>,
@@ -114,7 +115,10 @@ pub enum Error {
         limit: usize,
     },
     /// Something that must not be seen cannot be covered.
-    #[error("cannot hide {path} from the workload: {call}: {source}; it must be hidden, or not be there", path = path.display())]
+    #[error(
+        "cannot hide {path} from the workload: {call}: {source}; it must be hidden, or not be there",
+        path = path.display()
+    )]
     Hide {
         /// What.
         path: PathBuf,
@@ -196,10 +200,35 @@ fn furnish(proxy_port: u16, mut notes: Vec<String>) -> Result<Handover, Error> {
             None
         }
     };
-    combined::raise(packets.is_some())?;
+    let packets = fence_with(packets, &mut notes, combined::raise)?;
     let listeners = loopback::listen(proxy_port, ipv6)?;
     let diagnosis = Socket::open(Protocol::SocketDiagnosis).map_err(Error::Diagnosis)?;
     Ok(Handover { listeners, diagnosis: diagnosis.into(), packets, notes })
+}
+
+/// Raises the fence; without its reports where the kernel lacks an expression that only they need.
+fn fence_with<F>(
+    packets: Option<OwnedFd>,
+    notes: &mut Vec<String>,
+    raise: impl Fn(bool) -> Result<F, fence::Error>,
+) -> Result<Option<OwnedFd>, Error> {
+    match raise(packets.is_some()) {
+        // nf_tables answers ENOENT for an expression that it does not know.
+        Err(fence::Error::Refused { source, .. })
+            if packets.is_some() && source.raw_os_error() == Some(Errno::ENOENT as i32) =>
+        {
+            raise(false)?;
+            notes.push(format!(
+                "attempts to go around the proxy are refused but not reported: the kernel lacks log or limit \
+                 expressions ({source}; CONFIG_NFT_LOG, CONFIG_NFT_LIMIT)"
+            ));
+            Ok(None)
+        }
+        outcome => {
+            outcome?;
+            Ok(packets)
+        }
+    }
 }
 
 fn failed(path: impl Into<PathBuf>, call: &'static str) -> impl FnOnce(Errno) -> Error {

@@ -17,7 +17,6 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
-use nix::unistd::geteuid;
 
 use super::{Error, Isolation, failed, outside};
 
@@ -104,8 +103,6 @@ enum Kind {
     Any,
     Directory,
     Socket,
-    /// A directory of ours that others cannot enter, as the XDG specification wants the runtime directory.
-    Private,
 }
 
 #[derive(Clone, Debug)]
@@ -172,12 +169,6 @@ impl Target {
             Kind::Any => object.kind() != SFlag::S_IFLNK,
             Kind::Directory => object.is_directory(),
             Kind::Socket => object.kind() == SFlag::S_IFSOCK,
-            Kind::Private => {
-                const OTHERS: u32 = 0o077;
-                object.is_directory()
-                    && object.status.st_uid == geteuid().as_raw()
-                    && object.status.st_mode & OTHERS == 0
-            }
         };
         Ok(fits.then_some(object))
     }
@@ -206,16 +197,6 @@ fn targets(isolation: &Isolation) -> Result<Vec<Target>, Error> {
             targets.push(below_tmp(&name));
         }
     }
-    targets.extend(outside::own_named_sockets().into_iter().map(|path| Target {
-        path,
-        links: Links::Followed,
-        kind: Kind::Socket,
-    }));
-    targets.extend(outside::runtime_directory().map(|path| Target {
-        path,
-        links: Links::Refused,
-        kind: Kind::Private,
-    }));
     targets.extend(isolation.hide.iter().map(|path| Target {
         path: path.clone(),
         links: Links::Followed,

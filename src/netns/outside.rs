@@ -3,14 +3,19 @@
 //!
 //! Landlock at ABI 7 does not stop `connect` to a path that was never granted, so a socket that is in sight is a
 //! socket that can be spoken to.
+//!
+//! What this cannot find: a socket that was bound in another network namespace and lies in a directory that was mounted
+//! here (a `hostPath` volume); it has to be named in [`super::Isolation::hide`].
 
 use std::collections::BTreeSet;
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
 
 use super::Error;
 
@@ -42,20 +47,28 @@ const SOCKET_VARIABLES: [&str; 9] = [
     "BUILDKIT_HOST",
 ];
 
-/// Paths of sockets that the given environment names: agents, session buses, container runtimes. [`super::isolate`]
-/// looks at its own environment; a caller whose environment was cleared adds these to [`super::Isolation::hide`].
-pub fn named_sockets(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+/// What an environment says is the session's own, as far as it is there: sockets of agents, buses and container
+/// runtimes, and the runtime directory. The supervisor adds these to [`super::Isolation::hide`], because
+/// [`super::isolate`] runs where the environment has been cleared.
+pub fn named_places(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> =
         SOCKET_VARIABLES.iter().filter_map(|name| variable(name)).flat_map(|value| socket_paths(&value)).collect();
     if let Some(home) = variable("HOME").map(PathBuf::from).filter(|home| home.is_absolute()) {
         paths.extend([".docker/run/docker.sock", ".docker/desktop/docker.sock"].map(|path| home.join(path)));
     }
+    // A variable can name anything; what is no socket is not the session's, and may be a directory full of work.
+    paths.retain(|path| fs::metadata(path).is_ok_and(|status| status.file_type().is_socket()));
+    let runtime = variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute() && private(path));
+    paths.extend(runtime);
     paths
 }
 
-/// The paths of [`named_sockets`] for this process.
-pub(super) fn own_named_sockets() -> Vec<PathBuf> {
-    named_sockets(|name| env::var_os(name))
+/// Whether a path is a directory of ours that nobody else can enter, as the XDG Base Directory Specification wants the
+/// runtime directory: `/tmp` in its place must not hide all of `/tmp`.
+fn private(path: &Path) -> bool {
+    const OTHERS: u32 = 0o077;
+    fs::metadata(path)
+        .is_ok_and(|status| status.is_dir() && status.uid() == geteuid().as_raw() && status.mode() & OTHERS == 0)
 }
 
 /// Every absolute path in a variable's value: D-Bus addresses are lists (`;`) of `transport:key=value,…`, gpg-agent's
@@ -72,17 +85,13 @@ fn socket_paths(value: &OsStr) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The session's runtime directory, whose name the environment chooses.
-pub(super) fn runtime_directory() -> Option<PathBuf> {
-    env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute())
-}
-
-/// The absolute paths that sockets of this network namespace are bound to, as far as `/proc/net/unix` (proc(5)) tells.
+/// The absolute paths that sockets of this network namespace are bound to, as far as `/proc/self/net/unix`
+/// (proc(5)) tells.
 ///
 /// # Errors
 /// The file cannot be read, or lists more than can be covered.
-pub fn bound_sockets() -> Result<BTreeSet<PathBuf>, Error> {
-    const PATH: &str = "/proc/net/unix";
+pub(super) fn bound_sockets() -> Result<BTreeSet<PathBuf>, Error> {
+    const PATH: &str = "/proc/self/net/unix";
     let listing = |source| Error::Listing { path: PATH, source };
     let file = match File::open(PATH) {
         // A kernel without Unix sockets has none to hide.

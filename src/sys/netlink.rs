@@ -104,7 +104,7 @@ impl Socket {
                         outstanding = outstanding.saturating_sub(1);
                     }
                     // A dump that failed on its way says so here (netlink_dump_done in the kernel).
-                    NLMSG_DONE => return status(message).map_or(Ok(()), |code| failure(code)),
+                    NLMSG_DONE => return status(message).map_or(Ok(()), failure),
                     _ => {
                         single |= flags & NLM_F_MULTI == 0;
                         each(message);
