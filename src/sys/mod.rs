@@ -5,7 +5,7 @@
 pub mod capability;
 pub mod child;
 #[cfg(test)]
-mod launch_in_tests;
+pub(crate) mod in_tests;
 pub mod netlink;
 pub mod process;
 pub mod reactor;
