@@ -592,7 +592,7 @@ fn an_ordinary_user_keeps_its_id_in_namespaces_of_its_own() {
             .args([SUPERVISE.to_str().unwrap(), path.to_str().unwrap()])
             .uid(UID)
             .gid(GID)
-                        .status()
+            .status()
             .unwrap();
         assert_eq!(supervisor.code(), Some(3));
         assert_eq!(world.read("pid").trim(), "2");
