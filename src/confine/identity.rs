@@ -387,3 +387,6 @@ fn verify(identity: &Identity, uid: Uid, gid: Gid) -> Result<(), DropError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

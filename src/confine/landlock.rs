@@ -235,3 +235,6 @@ impl Ruleset {
         Ok(self.outcome)
     }
 }
+
+#[cfg(test)]
+mod tests;

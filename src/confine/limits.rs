@@ -121,3 +121,56 @@ fn size(text: &str) -> Option<u64> {
     }
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::child;
+
+    #[test]
+    fn assignments_are_read() {
+        let mut limits = Limits::default();
+        for text in ["nofile=1024", "nproc=64", "as=2G"] {
+            limits.set(text).unwrap();
+        }
+        assert_eq!(limits, Limits { nofile: Some(1024), nproc: Some(64), address_space: Some(2 << 30) });
+        for (text, part) in [
+            ("nofile", "NAME=VALUE"),
+            ("cpu=1", "nofile, nproc, as"),
+            ("nofile=1", "at least 16"),
+            ("nofile=-5", "whole number"),
+            ("nofile=", "whole number"),
+            ("as=1M", "at least 67108864"),
+            ("as=99999999999G", "whole number"),
+            ("nproc=1e3", "whole number"),
+        ] {
+            let message = text.parse::<Limits>().unwrap_err().to_string();
+            assert!(message.contains(part), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn limits_hold_and_cannot_be_raised_again() {
+        let seen = child::run(|| {
+            let before = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            Limits { nofile: Some(32), ..Limits::default() }.apply().unwrap();
+            let after = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            let core = getrlimit(Resource::RLIMIT_CORE).unwrap();
+            vec![u8::from(before != after), u8::from(after == (32, 32)), u8::from(core == (0, 0))]
+        })
+        .unwrap();
+        assert_eq!(seen, [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_limit_beyond_the_hard_one_is_named() {
+        let message = child::run(|| {
+            setrlimit(Resource::RLIMIT_NPROC, 100, 100).unwrap();
+            crate::sys::capability::set(crate::sys::capability::Sets::default()).unwrap();
+            Limits { nproc: Some(200), ..Limits::default() }.apply().unwrap_err().to_string().into_bytes()
+        })
+        .unwrap();
+        let message = String::from_utf8(message).unwrap();
+        assert!(message.contains("nproc=200") && message.contains("hard limit here is 100"), "{message}");
+    }
+}

@@ -6,7 +6,7 @@ pub mod attempt;
 pub mod capability;
 pub mod child;
 #[cfg(test)]
-mod launch_in_tests;
+pub(crate) mod in_tests;
 pub mod netlink;
 pub mod process;
 pub mod procfs;

@@ -147,24 +147,29 @@ pub async fn prepare(mut orders: Orders) -> Result<Prepared, LaunchError> {
     let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.pid_namespace);
     let (line, launched) =
         spawn(&Sealed { orders, plan }).map_err(|error| LaunchError::setup("starting the sandbox", error))?;
-    let mut init_end = launched;
-    if own_processes {
-        match line.receive::<Report>().await {
-            Ok(Some((Report::Forked { pid }, mut descriptors))) => {
-                let launched = init_end;
-                init_end = descriptors
-                    .pop()
-                    .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
-                    .and_then(|pidfd| Child::new(Pid::from_raw(pid), pidfd))
-                    .map_err(|error| LaunchError::setup("the sandbox's init", error))?;
-                let _ = launched.end().await;
-            }
-            other => return Err(unexpected(other, init_end).await),
+    let mut launched = Some(launched);
+    // Without a PID namespace the launched process becomes the init itself. With one it forks the init as its sibling
+    // and ends, and either may speak first.
+    let mut init_end = if own_processes { None } else { launched.take() };
+    let mut offer = None;
+    let ((layout, has_processes, descriptors), init_end) = loop {
+        match (offer.take(), init_end.take()) {
+            (Some(offer), Some(init_end)) => break (offer, init_end),
+            (had_offer, had_init) => (offer, init_end) = (had_offer, had_init),
         }
-    }
-    let (layout, has_processes, descriptors) = match line.receive::<Report>().await {
-        Ok(Some((Report::Prepared { handover, processes }, descriptors))) => (handover, processes, descriptors),
-        other => return Err(unexpected(other, init_end).await),
+        match line.receive::<Report>().await {
+            Ok(Some((Report::Forked { pid }, mut descriptors))) if launched.is_some() => {
+                init_end = descriptors.pop().and_then(|pidfd| Child::new(Pid::from_raw(pid), pidfd).ok());
+                match (&init_end, launched.take()) {
+                    (Some(_), Some(launched)) => drop(launched.end().await),
+                    _ => return Err(LaunchError::setup("starting the sandbox", "its init came without a pidfd")),
+                }
+            }
+            Ok(Some((Report::Prepared { handover, processes }, descriptors))) => {
+                offer = Some((handover, processes, descriptors));
+            }
+            other => return Err(unexpected(other, launched.or(init_end)).await),
+        }
     };
     let (handover, processes) = unpack(layout, has_processes, descriptors)
         .ok_or_else(|| LaunchError::setup("the sandbox's init", "descriptors are missing from its hand-over"))?;
@@ -191,22 +196,28 @@ fn unpack(
 }
 
 /// What to say when the launched side did not do its part. It is gone or about to be.
-async fn unexpected(heard: io::Result<Option<(Report, Vec<OwnedFd>)>>, child: Child) -> LaunchError {
+async fn unexpected(heard: io::Result<Option<(Report, Vec<OwnedFd>)>>, child: Option<Child>) -> LaunchError {
     let error = match heard {
         Ok(Some((Report::Failed(failure), _))) => failure.into(),
         Ok(Some(_)) => LaunchError::setup("starting the sandbox", "its init spoke out of turn"),
         Ok(None) => {
-            let end = match child.end().await {
-                Ok(Ending::Code(code)) => format!("with exit code {code}"),
-                Ok(Ending::Signal(signal)) => format!("by signal {signal}"),
-                Err(error) => format!("for a reason unknown ({error})"),
+            let end = match child {
+                Some(child) => child.end().await.ok(),
+                None => None,
+            };
+            let end = match end {
+                Some(Ending::Code(code)) => format!("with exit code {code}"),
+                Some(Ending::Signal(signal)) => format!("by signal {signal}"),
+                None => "for a reason unknown".to_owned(),
             };
             return LaunchError::setup("starting the sandbox", format!("its process ended {end} without a word"));
         }
         Err(error) => LaunchError::setup("starting the sandbox", error),
     };
     // It has said its last word; the zombie is collected so that a long-lived caller has none.
-    let _ = child.end().await;
+    if let Some(child) = child {
+        let _ = child.end().await;
+    }
     error
 }
 
@@ -224,7 +235,7 @@ impl Prepared {
                 Ok(Running { pid: pid.unsigned_abs(), landlock, notes, workload, signals, lent })
             }
             other => {
-                let error = unexpected(other, init_end).await;
+                let error = unexpected(other, Some(init_end)).await;
                 if let Some(lent) = lent {
                     lent.take_back();
                 }

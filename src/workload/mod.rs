@@ -48,4 +48,4 @@ pub struct Orders {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,8 +1,10 @@
 //! The whole way from orders to the end, with real namespaces, as root. `/proc/self/exe` is this test executable,
-//! which answers to the hidden role too (`sys::launch_in_tests`).
+//! which answers to the hidden role too (`sys::in_tests`).
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,7 @@ use crate::confine::landlock::{Grants, Status};
 use crate::confine::limits::Limits;
 use crate::confine::seccomp::Profile;
 use crate::netns::Isolation;
+use crate::sys::in_tests::{SUPERVISE, spawn_on};
 
 const UID: u32 = 54_321;
 const GID: u32 = 54_322;
@@ -391,5 +394,218 @@ fn starting_is_quick() {
             assert_eq!(world.end().await.unwrap(), Ending::Code(0));
         }
         eprintln!("prepare, go, wait: {:?} each", started.elapsed() / ROUNDS);
+    });
+}
+
+/// A supervisor in a process of its own: what `SUPERVISE` runs.
+pub(crate) fn supervise_orders_in(path: &CStr) -> u8 {
+    let orders = serde_json::from_slice(&std::fs::read(path.to_str().unwrap()).unwrap()).unwrap();
+    on_runtime(async {
+        let options = Options { timeout: None, grace: Duration::from_secs(2) };
+        match prepare(orders).await {
+            Ok(prepared) => match prepared.go().await {
+                Ok(running) => supervise::run(running, options).await,
+                Err(error) => error.code,
+            },
+            Err(error) => error.code,
+        }
+    })
+}
+
+/// A shell on a terminal, and what the terminal shows.
+struct Screen {
+    master: std::fs::File,
+    shell: std::process::Child,
+    shown: String,
+}
+
+impl Screen {
+    fn new() -> Self {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let mut command = std::process::Command::new("/bin/bash");
+        command.args(["--norc", "--noprofile", "-i"]).env("PS1", "> ");
+        let shell = spawn_on(&pty.slave, command).unwrap();
+        nix::fcntl::fcntl(&pty.master, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+        Self { master: pty.master.into(), shell, shown: String::new() }
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.shown.clear();
+        self.master.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until the terminal shows `text`, from what was typed last.
+    fn expect(&mut self, text: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut chunk = [0; 4096];
+        while !self.shown.contains(text) {
+            assert!(Instant::now() < deadline, "{text:?} does not come: {:?}", self.shown);
+            match self.master.read(&mut chunk) {
+                Ok(length) => self.shown.push_str(&String::from_utf8_lossy(&chunk[..length])),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// Runs the supervisor on the orders of `world`.
+    fn supervise(&mut self, world: &World, suffix: &str) {
+        let orders = world.directory.path().join("orders");
+        std::fs::write(&orders, serde_json::to_vec(&world.orders).unwrap()).unwrap();
+        let own = std::env::current_exe().unwrap();
+        let role = SUPERVISE.to_str().unwrap();
+        self.type_in(&format!("{} {role} {}{suffix}\n", own.display(), orders.display()));
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+#[test]
+fn the_terminal_is_the_workload_s_while_it_runs() {
+    for isolated in [false, true] {
+        let script = "trap 'echo got-int' INT; echo re''ady; while :; do sleep 0.05; done";
+        let world = World::new(script);
+        let world = if isolated { world.isolated() } else { world };
+        let mut screen = Screen::new();
+        screen.supervise(&world, "");
+        screen.expect("ready");
+        screen.type_in("\x03");
+        screen.expect("got-int");
+        // Stopped like any job of the shell, and continued like one.
+        screen.type_in("\x1a");
+        screen.expect("Stopped");
+        screen.type_in("echo in the sh''ell\n");
+        screen.expect("in the shell");
+        screen.type_in("fg\n");
+        screen.expect("supervise-in-tests");
+        std::thread::sleep(Duration::from_millis(100));
+        screen.type_in("\x03");
+        screen.expect("got-int");
+        // In the background it goes on without the terminal.
+        screen.type_in("\x1a");
+        screen.expect("Stopped");
+        screen.type_in("bg\n");
+        screen.expect("> ");
+        screen.type_in("jobs\n");
+        screen.expect("Running");
+        screen.type_in("fg\n");
+        screen.expect("supervise-in-tests");
+        std::thread::sleep(Duration::from_millis(100));
+        screen.type_in("\x1c");
+        screen.expect("> ");
+        screen.type_in("echo co''de=$?\n");
+        screen.expect("code=131");
+    }
+}
+
+#[test]
+fn a_shell_as_the_workload_has_job_control() {
+    for isolated in [false, true] {
+        let mut world = World::of(&["/bin/bash", "--norc", "--noprofile", "-i"]);
+        world.orders.environment.push(c"PS1=inside> ".to_owned());
+        world.orders.grants.read_write.extend([PathBuf::from("/dev/tty"), PathBuf::from("/dev/pts")]);
+        let world = if isolated { world.isolated() } else { world };
+        let mut screen = Screen::new();
+        screen.supervise(&world, "");
+        screen.expect("inside> ");
+        assert!(!screen.shown.contains("no job control"), "{}", screen.shown);
+        screen.type_in("sleep 1000\n");
+        std::thread::sleep(Duration::from_millis(200));
+        screen.type_in("\x1a");
+        screen.expect("Stopped");
+        screen.type_in("fg\n");
+        screen.expect("sleep 1000");
+        std::thread::sleep(Duration::from_millis(100));
+        screen.type_in("\x03");
+        screen.expect("inside> ");
+        screen.type_in("exit 5\n");
+        screen.expect("h> ");
+        screen.type_in("echo co''de=$?\n");
+        screen.expect("code=5");
+    }
+}
+
+#[test]
+fn in_a_pipeline_the_other_jobs_keep_the_terminal() {
+    let world = World::new("echo re''ady; sleep 30").isolated();
+    let mut screen = Screen::new();
+    screen.supervise(&world, " | cat");
+    screen.expect("ready");
+    screen.type_in("\x03");
+    screen.expect("> ");
+    screen.type_in("echo co''de=${PIPESTATUS[0]}\n");
+    screen.expect("code=130");
+}
+
+#[test]
+fn a_supervisor_that_is_killed_leaves_nothing() {
+    on_runtime(async {
+        for (isolated, mark) in [(false, "86398"), (true, "86399")] {
+            let world = World::new(&format!("trap '' TERM HUP; setsid sleep {mark} & sleep {mark}"));
+            let world = if isolated { world.isolated() } else { world };
+            let orders = world.directory.path().join("orders");
+            std::fs::write(&orders, serde_json::to_vec(&world.orders).unwrap()).unwrap();
+            let mut supervisor = std::process::Command::new(std::env::current_exe().unwrap())
+                .args([SUPERVISE.to_str().unwrap(), orders.to_str().unwrap()])
+                .spawn()
+                .unwrap();
+            assert!(wait_for(|| runs(mark)).await, "control");
+            supervisor.kill().unwrap();
+            supervisor.wait().unwrap();
+            assert!(wait_for(|| !runs(mark)).await, "isolated={isolated}");
+        }
+    });
+}
+
+#[test]
+fn a_signal_that_comes_early_reaches_the_workload() {
+    on_runtime(async {
+        let world = World::new("trap 'echo early > got; exit 4' USR2; echo > ready; while :; do sleep 0.02; done");
+        let prepared = prepare(world.orders.clone()).await.unwrap();
+        // Every supervisor of this process hears it; only this test sends it.
+        nix::sys::signal::kill(Pid::this(), Signal::SIGUSR2).unwrap();
+        let running = prepared.go().await.unwrap();
+        assert!(wait_for(|| world.directory.path().join("ready").exists()).await);
+        let options = Options { timeout: None, grace: Duration::from_secs(1) };
+        assert_eq!(supervise::run(running, options).await, 4);
+        assert_eq!(world.read("got").trim(), "early");
+    });
+}
+
+#[test]
+fn an_ordinary_user_keeps_its_id_in_namespaces_of_its_own() {
+    on_runtime(async {
+        let world = World::new("cat /proc/self/status > status; echo $$ > pid; sleep 86400 & exit 3").isolated();
+        let mut orders = world.orders.clone();
+        orders.identity.switch = false;
+        orders.identity.groups.clear();
+        if let Some(isolation) = &mut orders.isolation {
+            isolation.user_namespace = true;
+        }
+        let path = world.directory.path().join("orders");
+        std::fs::write(&path, serde_json::to_vec(&orders).unwrap()).unwrap();
+        let supervisor = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([SUPERVISE.to_str().unwrap(), path.to_str().unwrap()])
+            .uid(UID)
+            .gid(GID)
+            .status()
+            .unwrap();
+        assert_eq!(supervisor.code(), Some(3));
+        assert_eq!(world.read("pid").trim(), "2");
+        let status = world.read("status");
+        for (field, value) in [
+            ("Uid:", format!("{UID}\t{UID}\t{UID}\t{UID}")),
+            ("CapEff:", "0000000000000000".into()),
+            ("CapPrm:", "0000000000000000".into()),
+            ("CapBnd:", "0000000000000000".into()),
+            ("NoNewPrivs:", "1".into()),
+        ] {
+            let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_default();
+            assert_eq!(line.split_once('\t').unwrap().1.trim(), value, "{field}");
+        }
     });
 }

@@ -149,3 +149,6 @@ fn prepend_x32_refusal(program: &mut BpfProgram) {
     ];
     program.splice(0..0, refusal);
 }
+
+#[cfg(test)]
+mod tests;
