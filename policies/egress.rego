@@ -149,9 +149,11 @@ default program := "an unidentified program"
 
 program := input.process.path if count(input.process.ancestors) == 0
 
-program := concat("", [input.process.path, " (started by ", concat(" < ", input.process.ancestors), ")"]) if {
+program := concat("", [input.process.path, " (started by ", concat(" < ", nearest), ")"]) if {
 	count(input.process.ancestors) > 0
 }
+
+nearest := array.slice(input.process.ancestors, 0, shown)
 
 # Programs named in a refusal: enough to see what was meant.
 shown := 8

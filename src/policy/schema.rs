@@ -254,3 +254,7 @@ impl Policy {
         Self { network, ..Self::restrictive_default() }
     }
 }
+
+#[cfg(test)]
+#[path = "schema_tests.rs"]
+mod tests;

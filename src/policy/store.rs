@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use super::document::Document;
-use super::engine::{Engine, RegoEngine, SHIPPED_RULES};
+use super::engine::{Engine, RegoEngine};
 use super::problem::LoadError;
 use super::schema::{read_bounded, read_bytes};
 use super::snapshot::{Settings, Snapshot};
@@ -272,8 +272,8 @@ impl Store {
             quarantine: Some("the policy file is invalid, and everything is denied until it is corrected".to_owned()),
         };
         let document = Document::of(&policy, settings.require_identity, &self.sources.root);
-        // The shipped rules with no entries: a quarantined generation never asks them, but a snapshot has an engine.
-        if let Ok(engine) = RegoEngine::new(SHIPPED_RULES, "egress.rego", &document) {
+        // A quarantined generation never asks its engine, but a snapshot has one.
+        if let Ok(engine) = RegoEngine::shipped(&document) {
             let engine = Engine::Rego(Box::new(engine));
             self.swap(Snapshot::new(self.next_generation(), policy, engine, settings));
         }
@@ -293,9 +293,9 @@ fn build(sources: &Sources, contents: &Contents, policy: Policy, generation: u64
     let engine = match (&sources.wasm, &contents.wasm, &sources.rules, &contents.rules) {
         (Some(path), Some(module), _, _) => wasm(module, path, &document)?,
         (_, _, Some(path), Some(rules)) => {
-            Engine::Rego(Box::new(RegoEngine::new(rules, &path.display().to_string(), &document)?))
+            Engine::Rego(Box::new(RegoEngine::with_rules(rules, &path.display().to_string(), &document)?))
         }
-        _ => Engine::Rego(Box::new(RegoEngine::new(SHIPPED_RULES, "egress.rego", &document)?)),
+        _ => Engine::Rego(Box::new(RegoEngine::shipped(&document)?)),
     };
     let settings = Settings {
         require_identity: sources.require_identity,
@@ -316,4 +316,147 @@ fn wasm(module: &[u8], path: &Path, document: &Document<'_>) -> Result<Engine, L
 fn wasm(_: &[u8], path: &Path, _: &Document<'_>) -> Result<Engine, LoadError> {
     let remedy = "use a build with the feature wasm-policy, or give the rules as Rego by --policy-rules";
     Err(LoadError::of_file(path.display(), "this build has no WebAssembly engine", remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::decision::Question;
+    use super::super::host::Host;
+    use super::*;
+
+    struct Files(tempfile::TempDir);
+
+    impl Files {
+        fn new(policy: &str) -> Self {
+            let files = Self(tempfile::tempdir().unwrap());
+            files.write("policy.yaml", policy);
+            files
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            std::fs::write(self.at(name), text).unwrap();
+        }
+
+        fn sources(&self) -> Sources {
+            let mut sources = Sources::new(PolicySource::File(self.at("policy.yaml")));
+            sources.require_identity = false;
+            sources
+        }
+    }
+
+    const GOOD: &str = "{version: 1, network_policies: {k: {endpoints: [{host: a.example.com, port: 443}]}}}";
+
+    fn allows(store: &Store, host: &str) -> bool {
+        let host = Host::parse(host).unwrap();
+        store.current().decide(Question { host: &host, port: 443, program: None }).allows()
+    }
+
+    #[test]
+    fn generations_follow_the_content() {
+        let files = Files::new(GOOD);
+        let store = Store::open(files.sources()).unwrap();
+        let generation = store.subscribe();
+        assert!(allows(&store, "a.example.com"));
+        assert_eq!(store.reload(), Ok(ReloadOutcome::Unchanged));
+        files.write("policy.yaml", &GOOD.replace("a.example", "b.example"));
+        assert_eq!(store.reload(), Ok(ReloadOutcome::Replaced { generation: 2, static_change: false }));
+        assert!(allows(&store, "b.example.com") && !allows(&store, "a.example.com"));
+        assert_eq!(*generation.borrow(), 2);
+        assert_eq!(store.current().generation, 2);
+    }
+
+    #[test]
+    fn a_bad_file_keeps_the_last_good_generation() {
+        let files = Files::new(GOOD);
+        let store = Store::open(files.sources()).unwrap();
+        for bad in ["version: 2", "", "\t", "{"] {
+            files.write("policy.yaml", bad);
+            assert!(store.reload().is_err(), "{bad:?}");
+        }
+        std::fs::remove_file(files.at("policy.yaml")).unwrap();
+        assert!(store.reload().is_err());
+        assert!(allows(&store, "a.example.com"));
+        assert_eq!(store.current().generation, 1);
+    }
+
+    #[test]
+    fn a_bad_file_denies_all_where_that_was_asked_for() {
+        let files = Files::new(GOOD);
+        let mut sources = files.sources();
+        sources.on_invalid = OnInvalid::DenyAll;
+        let store = Store::open(sources).unwrap();
+        files.write("policy.yaml", "version: 2");
+        assert!(store.reload().is_err());
+        assert!(store.reload().is_err());
+        assert_eq!(store.current().generation, 2);
+        let host = Host::parse("a.example.com").unwrap();
+        let decision = store.current().decide(Question { host: &host, port: 443, program: None });
+        assert!(!decision.allows());
+        assert!(decision.reason.contains("invalid"), "{}", decision.reason);
+        files.write("policy.yaml", GOOD);
+        assert_eq!(store.reload(), Ok(ReloadOutcome::Replaced { generation: 3, static_change: false }));
+        assert!(allows(&store, "a.example.com"));
+    }
+
+    #[test]
+    fn static_sections_stay_as_they_were() {
+        let files = Files::new("{version: 1, filesystem_policy: {read_only: [/srv]}}");
+        let store = Store::open(files.sources()).unwrap();
+        files.write("policy.yaml", "{version: 1, filesystem_policy: {read_only: [/srv, /home]}}");
+        assert_eq!(store.reload(), Ok(ReloadOutcome::Replaced { generation: 2, static_change: true }));
+        assert_eq!(store.current().policy.filesystem.read_only, [PathBuf::from("/srv")]);
+    }
+
+    #[test]
+    fn an_operator_s_rules_decide_and_reload() {
+        let files = Files::new(GOOD);
+        let rules = |action: &str| {
+            format!(
+                "package openshell.egress\nimport rego.v1\ndecision := {{\"action\": \"{action}\", \"reason\": \"ours\"}}"
+            )
+        };
+        files.write("rules.rego", &rules("allow"));
+        let mut sources = files.sources();
+        sources.rules = Some(files.at("rules.rego"));
+        let store = Store::open(sources.clone()).unwrap();
+        assert!(allows(&store, "anything.example.org"));
+        files.write("rules.rego", &rules("deny"));
+        assert!(matches!(store.reload(), Ok(ReloadOutcome::Replaced { .. })));
+        assert!(!allows(&store, "a.example.com"));
+        files.write("rules.rego", "package openshell.egress\nimport rego.v1\n\ndecision := {");
+        let error = store.reload().unwrap_err();
+        assert!(error.to_string().contains("rules.rego:4:"), "{error}");
+        assert_eq!(store.sources().files(), [files.at("policy.yaml"), files.at("rules.rego")]);
+        sources.wasm = Some(files.at("policy.wasm"));
+        assert!(Store::open(sources).unwrap_err().to_string().contains("--policy-rules or --policy-wasm"));
+    }
+
+    #[test]
+    fn links_of_programs_are_followed() {
+        let files = Files::new(
+            "{version: 1, network_policies: {k: {endpoints: [{host: a.example.com, port: 443}], \
+             binaries: [{path: /usr/bin/python3}]}}}",
+        );
+        std::fs::create_dir_all(files.at("root/usr/bin")).unwrap();
+        files.write("root/usr/bin/python3.11", "");
+        std::os::unix::fs::symlink("python3.11", files.at("root/usr/bin/python3")).unwrap();
+        let mut sources = files.sources();
+        sources.require_identity = true;
+        let ask = |sources: Sources, path: &str| {
+            let executable = crate::attribution::Executable { path: path.into(), sha256: [0; 32] };
+            let program = crate::attribution::Program { executable, ancestors: [].into() };
+            let host = Host::parse("a.example.com").unwrap();
+            let store = Store::open(sources).unwrap();
+            store.current().decide(Question { host: &host, port: 443, program: Some(&program) }).allows()
+        };
+        sources.root = files.at("root");
+        assert!(ask(sources.clone(), "/usr/bin/python3.11"));
+        assert!(!ask(sources.clone(), "/usr/bin/python3.12"));
+        sources.root = files.at("empty");
+        assert!(!ask(sources, "/usr/bin/python3.11"));
+    }
 }
