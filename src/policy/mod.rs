@@ -4,8 +4,30 @@
 //! into a [`Policy`]. A [`Snapshot`] is one generation of it, with the Rego engine that decides and the cache of what
 //! it decided; the [`Store`] swaps generations whole.
 
+mod advice;
+mod baseline;
+mod document;
+mod engine;
+mod network;
+mod overlap;
+mod pattern;
+mod problem;
+mod reader;
+mod resolve;
+mod schema;
+mod snapshot;
+mod store;
+mod yaml;
+
 pub mod decision;
 pub mod host;
+pub mod reload;
+pub mod writable;
+
+pub use pattern::PatternError;
+pub use problem::{LoadError, Problem};
+pub use snapshot::Snapshot;
+pub use store::{OnInvalid, PolicySource, ReloadOutcome, Sources, Store};
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -27,7 +49,7 @@ pub struct Policy {
 }
 
 /// Section `filesystem_policy`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filesystem {
     /// Whether the working directory is added to `read_write`.
     pub include_workdir: bool,
@@ -69,7 +91,8 @@ pub struct NetworkPolicy {
 /// A destination that an entry allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Host, or `None` where `allowed_ips` alone selects.
+    /// Host, or `None` where `allowed_ips` alone selects: then every address must lie in one of the ranges, public or
+    /// not, and the destination guard is who checks it.
     pub host: Option<HostPattern>,
     /// Ports, sorted, never empty.
     pub ports: Vec<u16>,
@@ -80,7 +103,7 @@ pub struct Endpoint {
 }
 
 /// A host as a policy writes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostPattern {
     /// One host, canonical.
     Exact(host::Host),
@@ -99,5 +122,16 @@ impl Endpoint {
     #[must_use]
     pub fn lists(&self, address: IpAddr) -> bool {
         self.allowed_ips.iter().any(|range| range.contains(&address))
+    }
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let list = |items: Vec<String>| items.join(",");
+        match &self.host {
+            Some(host) => write!(f, "{host}")?,
+            None => write!(f, "addresses in {}", list(self.allowed_ips.iter().map(ToString::to_string).collect()))?,
+        }
+        write!(f, ":{}", list(self.ports.iter().map(ToString::to_string).collect()))
     }
 }

@@ -1,1 +1,3 @@
-//! x
+//! Roles.
+
+pub mod policy;

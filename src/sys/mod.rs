@@ -3,3 +3,4 @@
 #![allow(unsafe_code, reason = "the one room for it: src/lib.rs denies it everywhere else")]
 
 pub mod netlink;
+pub mod readiness;

@@ -7,7 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, setsockopt, socket,
+    sockopt,
 };
 use nix::sys::time::TimeVal;
 
@@ -99,9 +100,9 @@ impl Socket {
                 let flags = u16::from_ne_bytes([message[6], message[7]]);
                 match kind {
                     NLMSG_ERROR => {
-                        let code = message
-                            .get(HEADER..HEADER + 4)
-                            .map_or(-nix::libc::EBADMSG, |code| i32::from_ne_bytes([code[0], code[1], code[2], code[3]]));
+                        let code = message.get(HEADER..HEADER + 4).map_or(-nix::libc::EBADMSG, |code| {
+                            i32::from_ne_bytes([code[0], code[1], code[2], code[3]])
+                        });
                         if code != 0 {
                             return Err(io::Error::from_raw_os_error(-code));
                         }

@@ -1,0 +1,183 @@
+//! Following the policy's files as they change.
+//!
+//! Editors rename a new file over the old one, some write in place, and the kubelet swaps the link `..data` of a
+//! ConfigMap volume. All of them show in the directories that hold the files, so those are watched, by inotify(7), and
+//! never the files, whose watch would die with the inode. A slow tick covers what inotify cannot see: a directory that
+//! was replaced, a network file system.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::problem::LoadError;
+use super::store::{OnInvalid, ReloadOutcome, Store};
+use crate::event::{Event, Events, Finding, Severity};
+use crate::sys::readiness;
+
+/// Quiet time after which a change counts as complete: an editor's several steps become one reload.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Longest that a file which never rests is waited for.
+const SETTLE_AT_MOST: Duration = Duration::from_secs(2);
+
+/// How long a change that inotify did not see can go unnoticed. The files are small, and unchanged ones cost a hash.
+const TICK: Duration = Duration::from_secs(30);
+
+/// The link that the kubelet swaps in ConfigMap and Secret volumes.
+const CONFIG_MAP_LINK: &str = "..data";
+
+/// Follows the files of `store` until the task is dropped; returns at once where nothing comes from a file.
+pub async fn watch(store: Arc<Store>, events: Events) {
+    let files: Vec<PathBuf> = store.sources().files().into_iter().map(Path::to_owned).collect();
+    if files.is_empty() {
+        return;
+    }
+    let mut watcher = match Watcher::new(files) {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            let message = format!(
+                "inotify is not available ({error}); a changed policy is noticed within {} seconds",
+                TICK.as_secs()
+            );
+            events.emit(finding(Severity::Low, "policy-watch", message));
+            None
+        }
+    };
+    loop {
+        match &mut watcher {
+            Some(watcher) => watcher.changed(Instant::now() + TICK).await,
+            None => sleep_until(Instant::now() + TICK).await,
+        }
+        let (store, events) = (Arc::clone(&store), events.clone());
+        // Compiling rules takes milliseconds, which the connections of this thread should not wait for. A panic in
+        // there would have been a defect of ours; the generation in force stays either way.
+        let _ = tokio::task::spawn_blocking(move || apply(&store, &events)).await;
+    }
+}
+
+/// Reloads and says what came of it; an invalid file is reported once for each thing that is wrong with it.
+///
+/// # Errors
+///
+/// The new contents are invalid; see [`Store::reload`].
+pub fn apply(store: &Store, events: &Events) -> Result<ReloadOutcome, LoadError> {
+    let outcome = store.reload();
+    match &outcome {
+        Ok(ReloadOutcome::Unchanged) => {
+            if store.clear_reported() {
+                let message = "the policy's files hold again what is in force".to_owned();
+                events.emit(finding(Severity::Informational, "policy-reloaded", message));
+            }
+        }
+        Ok(ReloadOutcome::Replaced { generation, static_change }) => {
+            store.clear_reported();
+            let message = format!("policy generation {generation} is in force");
+            events.emit(finding(Severity::Informational, "policy-reloaded", message));
+            if *static_change {
+                let message = "filesystem_policy, landlock or process changed in the policy file; they are enforced when \
+                               the workload starts, so those of the start stay in force: restart the sandbox to apply them";
+                events.emit(finding(Severity::Medium, "policy-static-change", message.to_owned()));
+            }
+        }
+        Err(error) => {
+            if store.report_once(error) {
+                let held = match store.sources().on_invalid {
+                    OnInvalid::KeepLast => "the last valid policy stays in force",
+                    OnInvalid::DenyAll => "everything is denied until it is corrected",
+                };
+                let message = format!("the changed policy is invalid, and {held}: {error}");
+                events.emit(finding(Severity::High, "policy-invalid", message));
+            }
+        }
+    }
+    outcome
+}
+
+fn finding(severity: Severity, kind: &'static str, message: String) -> Event {
+    Event::Finding(Finding { severity, kind, message })
+}
+
+struct Watcher {
+    inotify: Inotify,
+    /// A duplicate of its descriptor, in the reactor.
+    readiness: AsyncFd<OwnedFd>,
+    files: Vec<PathBuf>,
+    /// Names whose events count; a busy directory such as /tmp has many others.
+    names: BTreeSet<OsString>,
+}
+
+impl Watcher {
+    fn new(files: Vec<PathBuf>) -> std::io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let readiness = readiness::register(inotify.as_fd().try_clone_to_owned()?)?;
+        let mut watcher = Self { inotify, readiness, files, names: BTreeSet::new() };
+        watcher.arm();
+        Ok(watcher)
+    }
+
+    /// Watches the directory that each file is named in, and the one that it really lies in. Adding a watch again is
+    /// harmless; one on a directory that is gone comes back with the directory, at the next tick.
+    fn arm(&mut self) {
+        let mask = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_MOVED_TO
+            | AddWatchFlags::IN_MOVED_FROM
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF
+            | AddWatchFlags::IN_ONLYDIR;
+        self.names = BTreeSet::from([OsString::from(CONFIG_MAP_LINK)]);
+        for file in &self.files {
+            for path in std::iter::once(file.clone()).chain(std::fs::canonicalize(file)) {
+                self.names.extend(path.file_name().map(ToOwned::to_owned));
+                let directory = match path.parent() {
+                    Some(parent) if !parent.as_os_str().is_empty() => parent,
+                    _ => Path::new("."),
+                };
+                let _ = self.inotify.add_watch(directory, mask);
+            }
+        }
+    }
+
+    /// Waits until something changed and came to rest, or until `tick`.
+    async fn changed(&mut self, tick: Instant) {
+        self.arm();
+        if timeout_at(tick, self.relevant()).await.is_err() {
+            return;
+        }
+        let latest = Instant::now() + SETTLE_AT_MOST;
+        while timeout_at(latest.min(Instant::now() + SETTLE), self.relevant()).await.is_ok() {
+            if Instant::now() >= latest {
+                break;
+            }
+        }
+    }
+
+    /// Waits for an event that concerns one of the files.
+    async fn relevant(&self) {
+        loop {
+            let Ok(mut guard) = self.readiness.readable().await else {
+                // The reactor is shutting down, and with it the task.
+                return std::future::pending().await;
+            };
+            match self.inotify.read_events() {
+                Ok(events) => {
+                    // An event without a name is about the directory itself, or an overflow of the queue.
+                    if events.iter().any(|event| event.name.as_ref().is_none_or(|name| self.names.contains(name))) {
+                        return;
+                    }
+                }
+                Err(Errno::EAGAIN) => guard.clear_ready(),
+                Err(_) => return,
+            }
+        }
+    }
+}
