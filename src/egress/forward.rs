@@ -168,7 +168,7 @@ impl Session {
         let begun = Instant::now();
         let proxy = &self.proxy;
         let intent = read(&request)?;
-        let owner = self.client.owner(proxy.attributor.as_ref()).map_err(|refusal| refusal.about(&intent))?;
+        let owner = self.client.owner(proxy.attributor.as_ref()).await.map_err(|refusal| refusal.about(&intent))?;
         let permit = proxy.decide(&owner, &intent)?;
         let mut confirmation = Some(self.client.confirm(&owner, proxy.attributor.as_ref()));
 

@@ -148,7 +148,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Head<'_>, HeadError> {
     // What the HTTP library cannot read it would answer by itself, and without a body; a fragment it would drop in
     // silence, although RFC 9112 §3.2 knows none in a target.
     if method != "CONNECT" && (target.contains('#') || target.parse::<hyper::Uri>().is_err()) {
-        return Err(Malformed("the request target is not a URI: bytes such as <, >, ^ and # must be percent-encoded"));
+        return Err(Malformed("the request target is not a URI: bytes such as \", <, > and # must be percent-encoded"));
     }
     head.upgrade = minor == 1 && upgrade_named && upgrade_nominated;
     Ok(head)

@@ -10,7 +10,7 @@ mod sink;
 pub mod admin;
 pub mod metrics;
 
-pub use sink::{Destination, Events, LogLevel};
+pub use sink::{Destination, Events, EventsConfig, LogLevel, SandboxIdentity, UnknownLevel};
 
 use std::net::IpAddr;
 

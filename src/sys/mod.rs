@@ -3,4 +3,5 @@
 #![allow(unsafe_code, reason = "the one room for it: src/lib.rs denies it everywhere else")]
 
 pub mod netlink;
+pub mod procfs;
 pub mod readiness;

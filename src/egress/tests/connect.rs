@@ -17,7 +17,7 @@ async fn a_tunnel_opens_and_carries_both_ways() {
     assert_eq!(client.buffer, b"ping");
     let events = fixture.events();
     assert_eq!((events[0].disposition, events[0].stage, events[0].port), (Disposition::Allowed, Stage::Connect, port));
-    assert_eq!(events[0].policy.as_deref(), Some("exact"));
+    assert_eq!(events[0].policy.as_deref(), Some("to-host-openshell-internal"));
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn a_port_where_nothing_listens_is_502() {
 async fn the_proxy_does_not_connect_to_itself() {
     let fixture = Fixture::with_ports(&[]).await;
     let own = fixture.address.port();
-    fixture.store.swap(vec![exact(HOST_ALIAS, &[own]), exact("127.0.0.1", &[own])]);
+    fixture.swap(&[entry(HOST_ALIAS, &[own]), entry("127.0.0.1", &[own])]);
     for host in [HOST_ALIAS, "127.0.0.1"] {
         let (_, answer) = Client::ask(&fixture, format!("CONNECT {host}:{own} HTTP/1.0\r\n\r\n")).await;
         assert_eq!((answer.status, answer.json()["error"].as_str()), (403, Some("destination_denied")), "{answer:?}");

@@ -20,8 +20,7 @@ use super::limits::Patience;
 use super::{Proxy, Resolver, Settings};
 use crate::contract::HOST_ALIAS;
 use crate::event::{Event, Events, NetworkActivity};
-use crate::policy::host::Host;
-use crate::policy::{Endpoint, HostPattern, NetworkPolicy, Store};
+use crate::policy::{PolicySource, ReloadOutcome, Sources, Store};
 
 /// Longest that a test waits for what should come at once.
 const SOON: Duration = Duration::from_secs(5);
@@ -31,26 +30,22 @@ struct Fixture {
     address: SocketAddr,
     store: Arc<Store>,
     recorded: Arc<Mutex<Vec<Event>>>,
+    policy: tempfile::NamedTempFile,
     _shutdown: watch::Sender<bool>,
 }
 
-/// An entry that names `host` exactly.
-fn exact(host: &str, ports: &[u16]) -> NetworkPolicy {
-    entry("exact", HostPattern::Exact(Host::parse(host).unwrap()), ports)
-}
-
-fn entry(key: &str, host: HostPattern, ports: &[u16]) -> NetworkPolicy {
-    let endpoint = Endpoint { host: Some(host), ports: ports.to_vec(), allowed_ips: Vec::new(), tls_skip: false };
-    NetworkPolicy { key: key.to_owned(), endpoints: vec![endpoint], binaries: vec!["/**".to_owned()] }
+/// An entry that lets every program reach these ports of `host`, which may be a glob.
+fn entry(host: &str, ports: &[u16]) -> String {
+    format!("  to-{}:\n    endpoints: [{{host: \"{host}\", ports: {ports:?}}}]\n    binaries: [{{path: \"**\"}}]\n", host.replace(['*', '.'], "-"))
 }
 
 impl Fixture {
     /// A proxy that lets everyone reach these ports of the host's loopback.
     async fn with_ports(ports: &[u16]) -> Self {
-        Self::new(vec![exact(HOST_ALIAS, ports)], Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53)).await
+        Self::new(vec![entry(HOST_ALIAS, ports)], Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53)).await
     }
 
-    async fn new(network: Vec<NetworkPolicy>, resolver: Resolver) -> Self {
+    async fn new(network: Vec<String>, resolver: Resolver) -> Self {
         Self::with_patience(network, resolver, Patience::default()).await
     }
 
@@ -59,13 +54,19 @@ impl Fixture {
         let wait = Duration::from_millis(milliseconds);
         let patience = Patience { head: wait, keep_alive: wait, body: wait, response: wait, tunnel: wait };
         let resolver = Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53);
-        Self::with_patience(vec![exact(HOST_ALIAS, ports)], resolver, patience).await
+        Self::with_patience(vec![entry(HOST_ALIAS, ports)], resolver, patience).await
     }
 
-    async fn with_patience(network: Vec<NetworkPolicy>, resolver: Resolver, patience: Patience) -> Self {
+    async fn with_patience(network: Vec<String>, resolver: Resolver, patience: Patience) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let store = Store::of(network);
+        let policy = tempfile::NamedTempFile::new().unwrap();
+        write_policy(policy.path(), &network);
+        let store = Store::open(Sources {
+            require_identity: false,
+            ..Sources::new(PolicySource::File(policy.path().to_owned()))
+        })
+        .unwrap();
         let (events, recorded) = Events::recorded();
         let settings = Settings {
             store: store.clone(),
@@ -78,7 +79,13 @@ impl Fixture {
         };
         let (shutdown, ended) = watch::channel(false);
         tokio::spawn(Proxy::new(settings).serve(vec![listener], ended));
-        Self { address, store, recorded, _shutdown: shutdown }
+        Self { address, store, recorded, policy, _shutdown: shutdown }
+    }
+
+    /// Puts another policy in force.
+    fn swap(&self, network: &[String]) {
+        write_policy(self.policy.path(), network);
+        assert!(matches!(self.store.reload(), Ok(ReloadOutcome::Replaced { .. })));
     }
 
     /// A connection to the proxy.
@@ -224,6 +231,11 @@ fn files(hosts: &str, servers: &str) -> (tempfile::TempDir, impl Fn(u16) -> Reso
     write(&hosts_path, hosts);
     write(&servers_path, servers);
     (directory, move |port| Resolver::new(&hosts_path, &servers_path, port))
+}
+
+fn write_policy(path: &Path, network: &[String]) {
+    let entries = if network.is_empty() { " {}\n".to_owned() } else { format!("\n{}", network.concat()) };
+    write(path, &format!("version: 1\nnetwork_policies:{entries}"));
 }
 
 fn write(path: &Path, text: &str) {

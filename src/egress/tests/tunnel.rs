@@ -87,12 +87,12 @@ async fn a_new_policy_closes_only_what_it_no_longer_allows() {
     let (first, second) = (echo().await, echo().await);
     let fixture = Fixture::with_ports(&[first, second]).await;
     let (mut kept, mut lost) = (fixture.tunnel(first).await, fixture.tunnel(second).await);
-    fixture.store.swap(vec![exact(HOST_ALIAS, &[first, second, 1])]);
+    fixture.swap(&[entry(HOST_ALIAS, &[first, second, 1])]);
     for stream in [&mut kept, &mut lost] {
         stream.write_all(b"x").await.unwrap();
         assert_eq!(stream.read_u8().await.unwrap(), b'x');
     }
-    fixture.store.swap(vec![exact(HOST_ALIAS, &[first])]);
+    fixture.swap(&[entry(HOST_ALIAS, &[first])]);
     assert!(tokio::time::timeout(SOON, lost.read_u8()).await.unwrap().is_err());
     kept.write_all(b"y").await.unwrap();
     assert_eq!(kept.read_u8().await.unwrap(), b'y');

@@ -1,0 +1,162 @@
+//! The processes of the sandbox: which there are, and a bounded memory of those that were looked at.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::fcntl::{OFlag, openat};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::stat::Mode;
+
+use super::process::Process;
+use crate::sys::procfs::{Gone as _, numbers};
+
+/// Buffer for the entries of /proc: some six hundred processes a call.
+const ENTRIES: usize = 16 * 1024;
+
+/// Processes remembered at most, each with up to three descriptors of ours.
+const REMEMBERED: usize = 1024;
+
+/// Share of the limit on open files that this memory may take: the rest is for connections.
+const SHARE_OF_FILES: u64 = 16;
+
+/// Rounds of a walk through children lists before it is given up. Each but the first is for processes that ended while
+/// they were read.
+const WALKS: usize = 32;
+
+/// Which processes may own the workload's connections.
+#[derive(Debug)]
+pub enum Processes {
+    /// Those of a PID namespace of the sandbox's own: its /proc directory. What else runs on the machine costs nothing.
+    Dedicated(OwnedFd),
+    /// Those that descend from one process.
+    Below {
+        /// The /proc directory.
+        proc: OwnedFd,
+        /// The sandbox's init, a subreaper: what its descendants leave behind becomes its child. It is itself no
+        /// candidate.
+        root_pid: u32,
+    },
+    /// Every process of this /proc directory.
+    All(OwnedFd),
+}
+
+#[derive(Debug)]
+pub(super) struct Sandbox {
+    processes: Processes,
+    known: Mutex<HashMap<u32, Arc<Process>>>,
+    remembered: usize,
+}
+
+impl Sandbox {
+    pub(super) fn new(processes: Processes) -> Self {
+        let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(REMEMBERED as u64, |(soft, _)| soft / SHARE_OF_FILES);
+        let remembered = usize::try_from(files).unwrap_or(REMEMBERED).min(REMEMBERED);
+        Self { processes, known: Mutex::new(HashMap::new()), remembered }
+    }
+
+    fn proc(&self) -> BorrowedFd<'_> {
+        match &self.processes {
+            Processes::Dedicated(proc) | Processes::Below { proc, .. } | Processes::All(proc) => proc.as_fd(),
+        }
+    }
+
+    /// Whether `pid` is where the sandbox begins, and is no part of it.
+    pub(super) fn is_outside(&self, pid: u32) -> bool {
+        pid == 0 || matches!(&self.processes, Processes::Below { root_pid, .. } if *root_pid == pid)
+    }
+
+    /// Whether `pid` is the first process of its namespace, which may be our own init.
+    pub(super) fn is_first(&self, pid: u32) -> bool {
+        pid == 1 && !matches!(self.processes, Processes::Below { .. })
+    }
+
+    /// Process `pid`; `None` if there is none.
+    pub(super) fn process(&self, pid: u32) -> io::Result<Option<Arc<Process>>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned();
+        if let Some(process) = known.filter(|process| process.is_alive()) {
+            return Ok(Some(process));
+        }
+        self.open(pid)
+    }
+
+    /// As [`process`](Self::process), for a caller that finds out by itself whether a remembered one has ended.
+    pub(super) fn remembered(&self, pid: u32) -> Option<Arc<Process>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned()
+    }
+
+    /// Opens `pid` anew, and remembers it if there is room.
+    pub(super) fn open(&self, pid: u32) -> io::Result<Option<Arc<Process>>> {
+        let process = match Process::open(self.proc(), pid) {
+            Ok(process) => Arc::new(process),
+            Err(error) if error.is_gone() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < self.remembered || known.contains_key(&pid) {
+            known.insert(pid, process.clone());
+        }
+        Ok(Some(process))
+    }
+
+    /// Numbers of all candidates, the newest last where numbers have not wrapped.
+    pub(super) fn list(&self) -> io::Result<Vec<u32>> {
+        let mut pids = match &self.processes {
+            Processes::Dedicated(proc) | Processes::All(proc) => {
+                // A description of its own: its position is not shared with other threads.
+                let directory =
+                    openat(proc, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+                let mut pids = Vec::with_capacity(128);
+                numbers(directory.as_fd(), &mut [0; ENTRIES], |pid| pids.push(pid))?;
+                pids
+            }
+            Processes::Below { root_pid, .. } => self.descendants(*root_pid)?,
+        };
+        pids.sort_unstable();
+        self.forget_ended(&pids);
+        Ok(pids)
+    }
+
+    /// Walks the children lists (`CONFIG_PROC_CHILDREN`). One that ended before its list was read has handed its
+    /// children to `root`, so that `root` is read again after it. A workload's own subreaper can hide an orphan from
+    /// this for the instant of one walk; a PID namespace of the sandbox's own has no such gap.
+    fn descendants(&self, root: u32) -> io::Result<Vec<u32>> {
+        let mut found = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..WALKS {
+            let mut vanished = false;
+            let mut unread = Vec::new();
+            let Some(first) = self.process(root)? else {
+                return Err(io::Error::new(io::ErrorKind::NotFound, format!("the sandbox's init, {root}, has ended")));
+            };
+            first.children(&mut unread)?;
+            while let Some(pid) = unread.pop() {
+                if !seen.insert(pid) {
+                    continue;
+                }
+                found.push(pid);
+                let children = match self.process(pid)? {
+                    Some(process) => process.children(&mut unread),
+                    None => Err(io::Error::from_raw_os_error(nix::libc::ESRCH)),
+                };
+                match children {
+                    Err(error) if error.is_gone() => vanished = true,
+                    other => other?,
+                }
+            }
+            if !vanished {
+                return Ok(found);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "processes end faster than their children can be listed"))
+    }
+
+    fn forget_ended(&self, alive: &[u32]) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // Ancestors outside the list (the sandbox's init) are opened again when needed.
+        if known.len() >= self.remembered {
+            known.retain(|pid, _| alive.binary_search(pid).is_ok());
+        }
+    }
+}

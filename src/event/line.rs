@@ -1,0 +1,235 @@
+//! The one-line form for people, and the escaping of what the workload may have chosen.
+//!
+//! Hosts, paths and reasons come from programs that policy does not trust, and the line lands on somebody's terminal:
+//! whatever a terminal could take for a command, and whatever reorders text, is shown by its number instead.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use super::{Actor, Disposition, Event, LogLevel, NetworkActivity, ProcessStep, Severity, Stage};
+
+/// Characters of one untrusted string that a line or a record shows. A host name has at most 253 (RFC 1035 §2.3.4); a
+/// path of that many tells what was meant.
+const SHOWN_CHARACTERS: usize = 256;
+
+/// Level at which an event is worth a line.
+pub(super) fn level(event: &Event) -> LogLevel {
+    match event {
+        Event::Network(activity) if activity.disposition == Disposition::Denied => LogLevel::Warn,
+        Event::Network(_) | Event::Process(_) => LogLevel::Info,
+        Event::Finding(finding) => match finding.severity {
+            Severity::Critical | Severity::High => LogLevel::Error,
+            Severity::Medium | Severity::Low => LogLevel::Warn,
+            Severity::Informational => LogLevel::Info,
+        },
+    }
+}
+
+/// What happened, as one sentence without a line end.
+pub(super) fn sentence(event: &Event) -> String {
+    match event {
+        Event::Network(activity) => network(activity),
+        Event::Process(process) => {
+            let command = printable(&process.command);
+            let pid = process.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            match process.activity {
+                ProcessStep::Launched => format!("started {command}{pid}"),
+                ProcessStep::Exited(code) => format!("ended {command}{pid}: exit code {code}"),
+            }
+        }
+        Event::Finding(finding) => {
+            let word = match finding.severity {
+                Severity::Informational => "note",
+                Severity::Low | Severity::Medium => "warning",
+                Severity::High => "alert",
+                Severity::Critical => "failure",
+            };
+            format!("{word}: {} [{}]", printable(&finding.message), finding.kind)
+        }
+    }
+}
+
+fn network(activity: &NetworkActivity) -> String {
+    let denied = activity.disposition == Disposition::Denied;
+    let verb = match (denied, activity.stage) {
+        (false, _) => "allowed",
+        (true, Stage::Dial) => "failed",
+        (true, Stage::Reload) => "closed",
+        (true, _) => "denied",
+    };
+    let mut line = String::with_capacity(160);
+    line.push_str(verb);
+    if let Some(http) = &activity.http {
+        let _ = write!(line, " {}", printable(&http.method));
+    }
+    if activity.protocol != "tcp" {
+        let _ = write!(line, " {}", printable(&activity.protocol));
+    }
+    let _ = write!(line, " {}", destination(&activity.host, activity.port));
+    if let Some(http) = &activity.http {
+        let _ = write!(line, "{}", printable(&http.path));
+    }
+    match (denied, activity.stage, &activity.policy) {
+        (true, Stage::Bypass, _) => line.push_str(" around the proxy"),
+        (true, Stage::Destination, _) => line.push_str(" by the destination guard"),
+        (true, Stage::Attribution, _) => line.push_str(" for want of an identity"),
+        (true, Stage::Parse, _) => line.push_str(" as malformed"),
+        (true, Stage::Dial, _) => {}
+        (true, Stage::Reload, _) => line.push_str(" by the new policy"),
+        (true, Stage::Connect | Stage::Forward, None) => line.push_str(" by policy"),
+        (_, _, Some(policy)) => {
+            let _ = write!(line, " by policy {}", printable(policy));
+        }
+        (false, _, None) => {}
+    }
+    actor(&mut line, &activity.actor);
+    if activity.count > 1 {
+        let _ = write!(line, " {} times", activity.count);
+    }
+    if let Some(reason) = &activity.reason {
+        let _ = write!(line, ": {}", printable(reason));
+    }
+    line
+}
+
+/// `host:port` as URLs spell it (RFC 3986 §3.2.2): an IPv6 address in brackets, no port where there is none.
+fn destination(host: &str, port: u16) -> String {
+    let host = printable(host);
+    match (port, host.contains(':')) {
+        (0, _) => host.into_owned(),
+        (_, true) => format!("[{host}]:{port}"),
+        (_, false) => format!("{host}:{port}"),
+    }
+}
+
+fn actor(line: &mut String, actor: &Actor) {
+    let binary = actor.binary.as_deref().map(printable);
+    let pid = actor.pid.map(|pid| format!("pid {pid}"));
+    // The user is worth its place only where the program is not known.
+    let uid = actor.uid.filter(|_| actor.binary.is_none()).map(|uid| format!("uid {uid}"));
+    let mut separator = " (";
+    for part in [binary, pid.map(Cow::Owned), uid.map(Cow::Owned)].into_iter().flatten() {
+        line.push_str(separator);
+        line.push_str(&part);
+        separator = ", ";
+    }
+    if separator == ", " {
+        line.push(')');
+    }
+}
+
+/// `text` with everything that a terminal would not simply print shown by number, cut to [`SHOWN_CHARACTERS`].
+pub(super) fn printable(text: &str) -> Cow<'_, str> {
+    if text.len() <= SHOWN_CHARACTERS && text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len().min(4 * SHOWN_CHARACTERS));
+    for (index, character) in text.chars().enumerate() {
+        if index == SHOWN_CHARACTERS {
+            shown.push('…');
+            break;
+        }
+        if character.is_control() || reorders(character) {
+            shown.extend(character.escape_unicode());
+        } else {
+            shown.push(character);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Format characters that end lines or turn the direction of text (Unicode UAX #9 §2), and so can make a line read as
+/// another.
+fn reorders(character: char) -> bool {
+    matches!(character, '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Finding, HttpRequestFacts, ProcessActivity};
+    use super::*;
+
+    fn denied() -> NetworkActivity {
+        NetworkActivity {
+            disposition: Disposition::Denied,
+            stage: Stage::Connect,
+            host: "api.example.com".into(),
+            port: 443,
+            address: None,
+            protocol: "tcp".into(),
+            actor: Actor { binary: Some("/usr/bin/curl".into()), pid: Some(7), uid: Some(1000) },
+            policy: None,
+            reason: Some("no entry lists this host".into()),
+            count: 1,
+            http: None,
+        }
+    }
+
+    #[test]
+    fn a_denial_says_where_who_and_why() {
+        assert_eq!(
+            sentence(&Event::Network(denied())),
+            "denied api.example.com:443 by policy (/usr/bin/curl, pid 7): no entry lists this host"
+        );
+    }
+
+    #[test]
+    fn an_allowance_names_its_entry_and_the_request() {
+        let mut activity = denied();
+        activity.disposition = Disposition::Allowed;
+        activity.stage = Stage::Forward;
+        activity.policy = Some("github".into());
+        activity.reason = None;
+        activity.http = Some(HttpRequestFacts { method: "GET".into(), path: "/a".into(), status: Some(200) });
+        assert_eq!(
+            sentence(&Event::Network(activity)),
+            "allowed GET api.example.com:443/a by policy github (/usr/bin/curl, pid 7)"
+        );
+    }
+
+    #[test]
+    fn a_bypass_without_a_program_shows_the_user_and_the_count() {
+        let mut activity = denied();
+        activity.stage = Stage::Bypass;
+        activity.host = "2001:db8::1".into();
+        activity.protocol = "udp".into();
+        activity.port = 53;
+        activity.count = 12;
+        activity.reason = None;
+        activity.actor = Actor { binary: None, pid: None, uid: Some(1000) };
+        assert_eq!(
+            sentence(&Event::Network(activity)),
+            "denied udp [2001:db8::1]:53 around the proxy (uid 1000) 12 times"
+        );
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown_by_number() {
+        let mut activity = denied();
+        activity.host = "a\u{1b}]0;owned\u{7}\r\nopenshell: allowed\u{9b}31m\u{202e}moc".into();
+        let line = sentence(&Event::Network(activity));
+        assert!(line.contains("a\\u{1b}]0;owned\\u{7}\\u{d}\\u{a}openshell"), "{line}");
+        assert!(line.contains("\\u{9b}31m\\u{202e}moc"), "{line}");
+        assert!(!line.chars().any(char::is_control));
+        // The control: an ordinary name in another script passes as it is.
+        assert_eq!(printable("bücher.example"), "bücher.example");
+    }
+
+    #[test]
+    fn long_strings_are_cut() {
+        let long = "a".repeat(100_000);
+        assert_eq!(printable(&long).chars().count(), SHOWN_CHARACTERS + 1);
+    }
+
+    #[test]
+    fn levels_show_denials_by_default_and_allowances_on_request() {
+        let allowed = NetworkActivity { disposition: Disposition::Allowed, ..denied() };
+        assert_eq!(level(&Event::Network(denied())), LogLevel::Warn);
+        assert_eq!(level(&Event::Network(allowed)), LogLevel::Info);
+        let finding = |severity| Event::Finding(Finding { severity, kind: "x", message: "y".into() });
+        assert_eq!(level(&finding(Severity::High)), LogLevel::Error);
+        assert_eq!(level(&finding(Severity::Informational)), LogLevel::Info);
+        let process = ProcessActivity { activity: ProcessStep::Exited(3), command: "/bin/false".into(), pid: Some(2) };
+        assert_eq!(sentence(&Event::Process(process)), "ended /bin/false (pid 2): exit code 3");
+    }
+}

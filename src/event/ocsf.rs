@@ -1,0 +1,585 @@
+//! Security events as OCSF 1.8 JSON: Network Activity (4001), HTTP Activity (4002), Process Activity (1007) and Detection
+//! Finding (2004), one compact line each, with the profiles `host` and `security_control`.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::line::{printable, sentence};
+use super::sink::SandboxIdentity;
+use super::{Actor, Disposition, Event, Finding, NetworkActivity, ProcessActivity, ProcessStep, Severity, Stage};
+
+/// Version of the schema that records follow.
+const SCHEMA: &str = "1.8.0";
+
+/// `device.type_id` of a virtual machine or a container.
+const DEVICE_VIRTUAL: u8 = 6;
+
+/// `file.type_id` of a regular file.
+const FILE_REGULAR: u8 = 1;
+
+/// `connection_info.direction_id` of traffic that leaves.
+const OUTBOUND: u8 = 2;
+
+/// `activity_id` of what has no number of its own.
+const OTHER: u8 = 99;
+
+/// Encodes events, and holds what all of one process have in common.
+#[derive(Debug)]
+pub(super) struct Encoder {
+    device: Device,
+    sequence: u64,
+}
+
+impl Encoder {
+    pub(super) fn new(sandbox: SandboxIdentity) -> Self {
+        let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        Self { device: Device { type_id: DEVICE_VIRTUAL, r#type: "Virtual", hostname, sandbox }, sequence: 0 }
+    }
+
+    /// Appends the record of `event` and a line end to `to`.
+    pub(super) fn encode(&mut self, at: SystemTime, event: &Event, to: &mut Vec<u8>) {
+        self.sequence += 1;
+        let start = to.len();
+        let record = self.record(at, event);
+        // Only a type that cannot be JSON can fail here, and these can; a half record would still be worse than none.
+        if serde_json::to_writer(&mut *to, &record).is_err() {
+            to.truncate(start);
+            return;
+        }
+        to.push(b'\n');
+    }
+
+    fn record<'e>(&'e self, at: SystemTime, event: &'e Event) -> Record<'e> {
+        let mut record = Record {
+            class: Class::Finding,
+            activity: Activity(1, "Create"),
+            severity: Severity::Informational,
+            time: at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX)),
+            message: sentence(event),
+            metadata: Metadata {
+                version: SCHEMA,
+                sequence: self.sequence,
+                profiles: &["host"],
+                product: Product {
+                    name: env!("CARGO_PKG_NAME"),
+                    vendor_name: "OpenShell",
+                    version: env!("CARGO_PKG_VERSION"),
+                },
+            },
+            device: &self.device,
+            fields: Fields::default(),
+        };
+        match event {
+            Event::Network(activity) => network(&mut record, activity),
+            Event::Process(process) => process_activity(&mut record, process),
+            Event::Finding(finding) => finding_created(&mut record, finding),
+        }
+        record
+    }
+}
+
+fn network<'e>(record: &mut Record<'e>, activity: &'e NetworkActivity) {
+    let denied = activity.disposition == Disposition::Denied;
+    record.class = if activity.http.is_some() { Class::Http } else { Class::Network };
+    record.activity = match &activity.http {
+        Some(http) => method(&http.method),
+        None => match (denied, activity.stage) {
+            (false, _) => Activity(1, "Open"),
+            (true, Stage::Reload) => Activity(2, "Close"),
+            (true, Stage::Dial) => Activity(4, "Fail"),
+            (true, _) => Activity(5, "Refuse"),
+        },
+    };
+    record.severity = match (denied, activity.stage) {
+        (false, _) => Severity::Informational,
+        // Somebody tries to get around the proxy, or hides who they are.
+        (true, Stage::Bypass | Stage::Attribution) => Severity::Medium,
+        (true, _) => Severity::Low,
+    };
+    record.metadata.profiles = &["host", "security_control"];
+    let fields = &mut record.fields;
+    // A dial that fails was allowed; that it came to nothing is an error, not a decision.
+    let (action, disposition) = match (denied, activity.stage) {
+        (false, _) => ((1, "Allowed"), (1, "Allowed")),
+        (true, Stage::Dial) => ((1, "Allowed"), (27, "Error")),
+        (true, _) => ((2, "Denied"), (2, "Blocked")),
+    };
+    (fields.action_id, fields.action) = (Some(action.0), Some(action.1));
+    (fields.disposition_id, fields.disposition) = (Some(disposition.0), Some(disposition.1));
+    let status = if denied { (2, "Failure") } else { (1, "Success") };
+    (fields.status_id, fields.status) = (Some(status.0), Some(status.1));
+    fields.status_detail = activity.reason.as_deref().map(printable);
+    fields.count = (activity.count > 1).then_some(activity.count);
+    fields.policy = activity.policy.as_deref().map(|name| Named { name: printable(name) });
+    fields.dst_endpoint = Some(endpoint(activity));
+    fields.connection_info = Some(ConnectionInfo {
+        direction_id: OUTBOUND,
+        direction: "Outbound",
+        protocol_name: printable(&activity.protocol),
+        protocol_num: protocol_number(&activity.protocol),
+    });
+    fields.actor = acting(&activity.actor);
+    fields.http_request = activity.http.as_ref().map(|http| HttpRequest {
+        http_method: printable(&http.method),
+        url: Url {
+            scheme: "http",
+            hostname: printable(&activity.host),
+            port: activity.port,
+            path: printable(&http.path),
+        },
+    });
+    fields.http_response = activity.http.as_ref().and_then(|http| http.status).map(|code| HttpResponse { code });
+    fields.unmapped = Some(Unmapped { stage: activity.stage.name() });
+}
+
+fn process_activity<'e>(record: &mut Record<'e>, process: &'e ProcessActivity) {
+    record.class = Class::Process;
+    let command = printable(&process.command);
+    let name = basename(&command);
+    record.activity = match process.activity {
+        ProcessStep::Launched => Activity(1, "Launch"),
+        ProcessStep::Exited(_) => Activity(2, "Terminate"),
+    };
+    let fields = &mut record.fields;
+    (fields.status_id, fields.status) = (Some(1), Some("Success"));
+    if let ProcessStep::Exited(code) = process.activity {
+        fields.exit_code = Some(code);
+    }
+    // The supervisor acts on the workload.
+    fields.actor = Some(Acting {
+        process: Process {
+            pid: Some(std::process::id()),
+            name: Some(Cow::Borrowed(env!("CARGO_PKG_NAME"))),
+            file: None,
+            user: None,
+        },
+    });
+    fields.process = Some(Process { pid: process.pid, name: Some(name), file: None, user: None });
+}
+
+fn finding_created<'e>(record: &mut Record<'e>, finding: &'e Finding) {
+    record.severity = finding.severity;
+    let fields = &mut record.fields;
+    fields.is_alert = Some(finding.severity >= Severity::High);
+    // 1 is New: nothing follows up on a finding of ours.
+    (fields.status_id, fields.status) = (Some(1), Some("New"));
+    fields.finding_info =
+        Some(FindingInfo { uid: finding.kind, types: [finding.kind], title: printable(&finding.message) });
+}
+
+fn method(name: &str) -> Activity {
+    match name {
+        "CONNECT" => Activity(1, "Connect"),
+        "DELETE" => Activity(2, "Delete"),
+        "GET" => Activity(3, "Get"),
+        "HEAD" => Activity(4, "Head"),
+        "OPTIONS" => Activity(5, "Options"),
+        "POST" => Activity(6, "Post"),
+        "PUT" => Activity(7, "Put"),
+        "TRACE" => Activity(8, "Trace"),
+        "PATCH" => Activity(9, "Patch"),
+        _ => Activity(OTHER, "Other"),
+    }
+}
+
+fn endpoint(activity: &NetworkActivity) -> Endpoint<'_> {
+    let named = activity.host.parse::<IpAddr>().ok();
+    Endpoint {
+        hostname: named.is_none().then(|| printable(&activity.host)),
+        ip: activity.address.or(named),
+        port: (activity.port != 0).then_some(activity.port),
+    }
+}
+
+/// Assigned protocol numbers (IANA), as far as events name them.
+fn protocol_number(name: &str) -> Option<u8> {
+    match name {
+        "tcp" => Some(6),
+        "udp" => Some(17),
+        "icmp" => Some(1),
+        "icmpv6" => Some(58),
+        "sctp" => Some(132),
+        number => number.parse().ok(),
+    }
+}
+
+fn acting(actor: &Actor) -> Option<Acting<'_>> {
+    if *actor == Actor::default() {
+        return None;
+    }
+    let path = actor.binary.as_deref().map(printable);
+    let name = path.as_ref().map(basename);
+    let file = path.zip(name.clone()).map(|(path, name)| FileFacts { type_id: FILE_REGULAR, name, path });
+    let user = actor.uid.map(|uid| User { uid: uid.to_string() });
+    Some(Acting { process: Process { pid: actor.pid, name, file, user } })
+}
+
+fn basename<'e>(path: &Cow<'e, str>) -> Cow<'e, str> {
+    fn last(path: &str) -> &str {
+        path.rsplit('/').next().unwrap_or(path)
+    }
+    match path {
+        Cow::Borrowed(path) => Cow::Borrowed(last(path)),
+        Cow::Owned(path) => Cow::Owned(last(path).to_owned()),
+    }
+}
+
+/// Class and category, with their captions.
+#[derive(Clone, Copy, Debug)]
+enum Class {
+    Network,
+    Http,
+    Process,
+    Finding,
+}
+
+impl Class {
+    fn facts(self) -> (u32, &'static str, u32, &'static str) {
+        match self {
+            Self::Network => (4001, "Network Activity", 4, "Network Activity"),
+            Self::Http => (4002, "HTTP Activity", 4, "Network Activity"),
+            Self::Process => (1007, "Process Activity", 1, "System Activity"),
+            Self::Finding => (2004, "Detection Finding", 2, "Findings"),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Activity(u8, &'static str);
+
+/// A record before its derived numbers are written.
+struct Record<'e> {
+    class: Class,
+    activity: Activity,
+    severity: Severity,
+    time: u64,
+    message: String,
+    metadata: Metadata<'e>,
+    device: &'e Device,
+    fields: Fields<'e>,
+}
+
+impl Serialize for Record<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Whole<'w, 'e> {
+            time: u64,
+            class_uid: u32,
+            class_name: &'static str,
+            category_uid: u32,
+            category_name: &'static str,
+            activity_id: u8,
+            activity_name: &'static str,
+            type_uid: u32,
+            severity_id: u8,
+            severity: &'static str,
+            message: &'w str,
+            metadata: &'w Metadata<'e>,
+            device: &'w Device,
+            #[serde(flatten)]
+            fields: &'w Fields<'e>,
+        }
+        let (class_uid, class_name, category_uid, category_name) = self.class.facts();
+        let Activity(activity_id, activity_name) = self.activity;
+        Whole {
+            time: self.time,
+            class_uid,
+            class_name,
+            category_uid,
+            category_name,
+            activity_id,
+            activity_name,
+            type_uid: class_uid * 100 + u32::from(activity_id),
+            severity_id: self.severity as u8,
+            severity: match self.severity {
+                Severity::Informational => "Informational",
+                Severity::Low => "Low",
+                Severity::Medium => "Medium",
+                Severity::High => "High",
+                Severity::Critical => "Critical",
+            },
+            message: &self.message,
+            metadata: &self.metadata,
+            device: self.device,
+            fields: &self.fields,
+        }
+        .serialize(serializer)
+    }
+}
+
+#[derive(Serialize)]
+struct Metadata<'e> {
+    version: &'static str,
+    sequence: u64,
+    profiles: &'e [&'static str],
+    product: Product,
+}
+
+#[derive(Serialize)]
+struct Product {
+    name: &'static str,
+    vendor_name: &'static str,
+    version: &'static str,
+}
+
+#[derive(Debug)]
+struct Device {
+    type_id: u8,
+    r#type: &'static str,
+    hostname: Option<String>,
+    sandbox: SandboxIdentity,
+}
+
+impl Serialize for Device {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("type_id", &self.type_id)?;
+        map.serialize_entry("type", self.r#type)?;
+        for (key, value) in [("hostname", &self.hostname), ("name", &self.sandbox.name), ("uid", &self.sandbox.id)] {
+            if let Some(value) = value {
+                map.serialize_entry(key, value)?;
+            }
+        }
+        map.end()
+    }
+}
+
+/// What only some classes have.
+#[derive(Default, Serialize)]
+struct Fields<'e> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    action_id: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    action: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disposition_id: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disposition: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    is_alert: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status_id: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status_detail: Option<Cow<'e, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<Named<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dst_endpoint: Option<Endpoint<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connection_info: Option<ConnectionInfo<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http_request: Option<HttpRequest<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http_response: Option<HttpResponse>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor: Option<Acting<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<Process<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finding_info: Option<FindingInfo<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unmapped: Option<Unmapped>,
+}
+
+#[derive(Serialize)]
+struct Named<'e> {
+    name: Cow<'e, str>,
+}
+
+#[derive(Serialize)]
+struct Endpoint<'e> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hostname: Option<Cow<'e, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ip: Option<IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+}
+
+#[derive(Serialize)]
+struct ConnectionInfo<'e> {
+    direction_id: u8,
+    direction: &'static str,
+    protocol_name: Cow<'e, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protocol_num: Option<u8>,
+}
+
+#[derive(Serialize)]
+struct HttpRequest<'e> {
+    http_method: Cow<'e, str>,
+    url: Url<'e>,
+}
+
+#[derive(Serialize)]
+struct Url<'e> {
+    scheme: &'static str,
+    hostname: Cow<'e, str>,
+    port: u16,
+    path: Cow<'e, str>,
+}
+
+#[derive(Serialize)]
+struct HttpResponse {
+    code: u16,
+}
+
+#[derive(Serialize)]
+struct Acting<'e> {
+    process: Process<'e>,
+}
+
+#[derive(Serialize)]
+struct Process<'e> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<Cow<'e, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<FileFacts<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<User>,
+}
+
+#[derive(Serialize)]
+struct FileFacts<'e> {
+    type_id: u8,
+    name: Cow<'e, str>,
+    path: Cow<'e, str>,
+}
+
+#[derive(Serialize)]
+struct User {
+    uid: String,
+}
+
+#[derive(Serialize)]
+struct FindingInfo<'e> {
+    uid: &'static str,
+    types: [&'static str; 1],
+    title: Cow<'e, str>,
+}
+
+#[derive(Serialize)]
+struct Unmapped {
+    stage: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::HttpRequestFacts;
+    use super::*;
+
+    fn encode(event: Event) -> Value {
+        let mut encoder = Encoder::new(SandboxIdentity { name: Some("demo".into()), id: Some("u-1".into()) });
+        let mut bytes = Vec::new();
+        encoder.encode(SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(1234), &event, &mut bytes);
+        assert_eq!(bytes.iter().filter(|byte| **byte == b'\n').count(), 1, "one line");
+        let value: Value = serde_json::from_slice(&bytes).unwrap();
+        required(&value);
+        value
+    }
+
+    /// What OCSF's base event requires of every class.
+    fn required(value: &Value) {
+        for key in ["activity_id", "category_uid", "class_uid", "type_uid", "severity_id", "time"] {
+            assert!(value[key].is_u64(), "{key} in {value}");
+        }
+        let (class, activity) = (value["class_uid"].as_u64().unwrap(), value["activity_id"].as_u64().unwrap());
+        assert_eq!(value["type_uid"], class * 100 + activity);
+        assert_eq!(value["category_uid"], class / 1000);
+        assert_eq!(value["time"], 1234);
+        assert_eq!(value["metadata"]["version"], SCHEMA);
+        for key in ["name", "vendor_name", "version"] {
+            assert!(value["metadata"]["product"][key].is_string());
+        }
+        assert_eq!(value["device"]["uid"], "u-1");
+        assert_eq!(value["device"]["type_id"], 6);
+    }
+
+    fn activity(disposition: Disposition, stage: Stage) -> NetworkActivity {
+        NetworkActivity {
+            disposition,
+            stage,
+            host: "api.example.com".into(),
+            port: 443,
+            address: Some(IpAddr::from([192, 0, 2, 1])),
+            protocol: "tcp".into(),
+            actor: Actor { binary: Some("/usr/bin/curl".into()), pid: Some(7), uid: Some(1000) },
+            policy: Some("web".into()),
+            reason: Some("because".into()),
+            count: 1,
+            http: None,
+        }
+    }
+
+    #[test]
+    fn a_connection_is_network_activity() {
+        let value = encode(Event::Network(activity(Disposition::Denied, Stage::Connect)));
+        assert_eq!(value["type_uid"], 400_105);
+        assert_eq!((value["action_id"].as_u64(), value["disposition_id"].as_u64()), (Some(2), Some(2)));
+        assert_eq!(value["dst_endpoint"]["hostname"], "api.example.com");
+        assert_eq!(value["dst_endpoint"]["ip"], "192.0.2.1");
+        assert_eq!(value["connection_info"]["protocol_num"], 6);
+        assert_eq!(value["actor"]["process"]["file"]["path"], "/usr/bin/curl");
+        assert_eq!(value["actor"]["process"]["user"]["uid"], "1000");
+        assert_eq!(value["policy"]["name"], "web");
+        assert_eq!(value["status_detail"], "because");
+        assert_eq!(value["unmapped"]["stage"], "connect");
+        assert_eq!(encode(Event::Network(activity(Disposition::Allowed, Stage::Connect)))["type_uid"], 400_101);
+    }
+
+    #[test]
+    fn a_failed_dial_was_allowed_and_a_bypass_is_worse_than_a_denial() {
+        let dial = encode(Event::Network(activity(Disposition::Denied, Stage::Dial)));
+        assert_eq!((dial["action_id"].as_u64(), dial["disposition"].as_str()), (Some(1), Some("Error")));
+        let mut bypass = activity(Disposition::Denied, Stage::Bypass);
+        bypass.host = "2001:db8::1".into();
+        bypass.address = None;
+        bypass.count = 9;
+        let bypass = encode(Event::Network(bypass));
+        assert_eq!(bypass["severity_id"], 3);
+        assert_eq!(bypass["count"], 9);
+        assert_eq!(bypass["dst_endpoint"]["ip"], "2001:db8::1");
+        assert!(bypass["dst_endpoint"].get("hostname").is_none());
+    }
+
+    #[test]
+    fn a_request_is_http_activity_and_escapes_what_the_workload_chose() {
+        let mut request = activity(Disposition::Allowed, Stage::Forward);
+        request.http = Some(HttpRequestFacts { method: "BREW".into(), path: "/\u{9b}2J".into(), status: Some(418) });
+        let value = encode(Event::Network(request));
+        assert_eq!(value["type_uid"], 400_299);
+        assert_eq!(value["http_response"]["code"], 418);
+        assert_eq!(value["http_request"]["url"]["path"], "/\\u{9b}2J");
+    }
+
+    #[test]
+    fn start_end_and_findings_have_their_classes() {
+        let step = |activity| Event::Process(ProcessActivity { activity, command: "/bin/sh".into(), pid: Some(2) });
+        assert_eq!(encode(step(ProcessStep::Launched))["type_uid"], 100_701);
+        let end = encode(step(ProcessStep::Exited(3)));
+        assert_eq!((end["type_uid"].as_u64(), end["exit_code"].as_u64()), (Some(100_702), Some(3)));
+        assert_eq!(end["process"]["name"], "sh");
+        let finding = encode(Event::Finding(Finding {
+            severity: Severity::High,
+            kind: "landlock-not-enforced",
+            message: "why".into(),
+        }));
+        assert_eq!(finding["type_uid"], 200_401);
+        assert_eq!(finding["finding_info"]["uid"], "landlock-not-enforced");
+        assert_eq!(finding["is_alert"], true);
+    }
+}
