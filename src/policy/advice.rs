@@ -1,7 +1,7 @@
 //! What the reader of a denial can do: the lines of policy that would allow what was refused.
 
 use super::decision::Question;
-use super::{Endpoint, NetworkPolicy, Policy};
+use super::{Endpoint, NetworkPolicy};
 
 /// The closest that a policy comes to allowing a question.
 enum Missing<'p> {
@@ -13,32 +13,26 @@ enum Missing<'p> {
     Program(&'p NetworkPolicy),
 }
 
-fn missing<'p>(policy: &'p Policy, question: Question<'_>) -> Missing<'p> {
-    let mut closest = Missing::Destination;
-    for entry in &policy.network {
-        for endpoint in &entry.endpoints {
-            if !endpoint.host.as_ref().is_some_and(|host| host.matches(question.host)) {
-                continue;
-            }
-            if endpoint.ports.contains(&question.port) {
-                return Missing::Program(entry);
-            }
-            if matches!(closest, Missing::Destination) {
-                closest = Missing::Port(entry, endpoint);
-            }
-        }
+/// What the entry that came closest lacks. The whole policy is not searched: a workload can ask for refusals at will.
+fn missing<'p>(question: Question<'_>, closest: Option<&'p NetworkPolicy>) -> Missing<'p> {
+    let Some(entry) = closest else { return Missing::Destination };
+    let names = |endpoint: &&Endpoint| endpoint.host.as_ref().is_none_or(|host| host.matches(question.host));
+    let mut endpoints = entry.endpoints.iter().filter(names);
+    let Some(first) = endpoints.next() else { return Missing::Destination };
+    if first.ports.contains(&question.port) || endpoints.any(|endpoint| endpoint.ports.contains(&question.port)) {
+        return Missing::Program(entry);
     }
-    closest
+    Missing::Port(entry, first)
 }
 
-/// Steps towards allowing `question`, most useful first. `shipped` says that the rules are ours, so that adding the
-/// lines is known to suffice.
-pub(super) fn next_steps(policy: &Policy, question: Question<'_>, shipped: bool) -> Vec<String> {
+/// Steps towards allowing `question`, most useful first. `closest` is the entry that the engine named; `shipped` says
+/// that the rules are ours, so that adding the lines is known to suffice.
+pub(super) fn next_steps(question: Question<'_>, closest: Option<&NetworkPolicy>, shipped: bool) -> Vec<String> {
     let Question { host, port, program } = question;
     let host_text = scalar(&host.to_string());
     let binary = program.map(|program| scalar(&program.executable.path));
     let mut steps = Vec::new();
-    match missing(policy, question) {
+    match missing(question, closest) {
         Missing::Destination => {
             let name = entry_name(&host.to_string());
             let binaries = binary.map(|path| format!(", binaries: [{{path: {path}}}]")).unwrap_or_default();

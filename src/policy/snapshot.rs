@@ -48,6 +48,12 @@ impl Snapshot {
         Self { generation, policy, engine, settings, cache: Cache::new() }
     }
 
+    /// Does now what the first question would otherwise wait for: compiling the shipped rules takes some milliseconds.
+    /// Worth calling in the background once the workload runs. A failure shows in every decision, as a refusal.
+    pub fn prepare(&self) {
+        let _ = self.engine.prepare();
+    }
+
     /// May this program reach this destination? Remembered, so that asking again costs a hash and a lookup.
     #[must_use]
     pub fn decide(&self, question: Question<'_>) -> Arc<Decision> {
@@ -72,7 +78,11 @@ impl Snapshot {
         match self.engine.decide(question).and_then(|verdict| self.resolve(verdict)) {
             Ok(mut decision) => {
                 if decision.action == Action::Deny {
-                    decision.next_steps = advice::next_steps(&self.policy, question, self.settings.shipped_rules);
+                    decision.next_steps = advice::next_steps(
+                        question,
+                        decision.policy.as_deref().and_then(|key| self.entry(key)).map(|entry| &**entry),
+                        self.settings.shipped_rules,
+                    );
                 }
                 decision
             }
@@ -164,7 +174,7 @@ mod tests {
     use super::*;
     use crate::attribution::Executable;
     use crate::policy::document::Document;
-    use crate::policy::engine::{RegoEngine, SHIPPED_RULES};
+    use crate::policy::engine::RegoEngine;
     use crate::policy::{Endpoint, HostPattern};
 
     const GITHUB: &str = "
@@ -180,15 +190,19 @@ network_policies:
     binaries: [{path: '**'}]
 ";
 
-    fn with_rules(policy: Policy, rules: &str, require_identity: bool) -> Snapshot {
+    fn with_rules(policy: Policy, rules: Option<&str>, require_identity: bool) -> Snapshot {
         let document = Document::of(&policy, require_identity, "/".as_ref());
-        let engine = Engine::Rego(Box::new(RegoEngine::new(rules, "r.rego", &document).unwrap()));
-        let settings = Settings { require_identity, shipped_rules: rules == SHIPPED_RULES, quarantine: None };
+        let engine = match rules {
+            Some(rules) => RegoEngine::with_rules(rules, "r.rego", &document),
+            None => RegoEngine::shipped(&document),
+        };
+        let engine = Engine::Rego(Box::new(engine.unwrap()));
+        let settings = Settings { require_identity, shipped_rules: rules.is_none(), quarantine: None };
         Snapshot::new(1, policy, engine, settings)
     }
 
     fn snapshot(text: &str, require_identity: bool) -> Snapshot {
-        with_rules(Policy::parse(text, "p.yaml").unwrap(), SHIPPED_RULES, require_identity)
+        with_rules(Policy::parse(text, "p.yaml").unwrap(), None, require_identity)
     }
 
     fn program(path: &str, ancestors: &[&str]) -> Program {
@@ -272,7 +286,7 @@ network_policies:
 
     #[test]
     fn no_policy_allows_nothing() {
-        let snapshot = with_rules(Policy::restrictive_default(), SHIPPED_RULES, false);
+        let snapshot = with_rules(Policy::restrictive_default(), None, false);
         for host in ["github.com", "127.0.0.1", "::1", "localhost"] {
             assert!(!ask(&snapshot, host, 443, None).allows());
         }
@@ -281,7 +295,7 @@ network_policies:
     #[test]
     fn a_quick_try_is_open_to_every_program() {
         let policy = Policy::allowing(&[(Host::parse("api.example.com").unwrap(), 443)]);
-        let snapshot = with_rules(policy, SHIPPED_RULES, true);
+        let snapshot = with_rules(policy, None, true);
         assert!(ask(&snapshot, "api.example.com", 443, Some(&program("/anything", &[]))).allows());
         assert!(!ask(&snapshot, "api.example.com", 80, Some(&program("/anything", &[]))).allows());
     }
@@ -326,14 +340,15 @@ network_policies:
             ),
         ] {
             let policy = Policy::parse(GITHUB, "p").unwrap();
-            let snapshot = with_rules(policy, &format!("package openshell.egress\nimport rego.v1\n{rules}"), true);
+            let snapshot =
+                with_rules(policy, Some(&format!("package openshell.egress\nimport rego.v1\n{rules}")), true);
             let decision = ask(&snapshot, "github.com", 443, Some(&program("/usr/bin/git", &[])));
             assert!(!decision.allows(), "{rules}");
             assert!(decision.reason.contains(expected), "{rules}: {}", decision.reason);
         }
         let allowed =
             "package openshell.egress\nimport rego.v1\ndecision := {\"action\": \"allow\", \"reason\": \"x\"}";
-        let control = with_rules(Policy::restrictive_default(), allowed, true);
+        let control = with_rules(Policy::restrictive_default(), Some(allowed), true);
         assert!(ask(&control, "github.com", 443, None).allows());
     }
 
@@ -364,7 +379,7 @@ network_policies:
             let entry = NetworkPolicy { key: "k".into(), endpoints, binaries: vec!["**".into()] };
             let mut policy = Policy::restrictive_default();
             policy.network.push(Arc::new(entry));
-            let snapshot = with_rules(policy, SHIPPED_RULES, false);
+            let snapshot = with_rules(policy, None, false);
             for host in hosts {
                 let host = Host::parse(&host).unwrap();
                 let decision = snapshot.decide(Question { host: &host, port: 443, program: None });

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use super::document::Document;
-use super::engine::{Engine, RegoEngine, SHIPPED_RULES};
+use super::engine::{Engine, RegoEngine};
 use super::problem::LoadError;
 use super::schema::{read_bounded, read_bytes};
 use super::snapshot::{Settings, Snapshot};
@@ -272,8 +272,8 @@ impl Store {
             quarantine: Some("the policy file is invalid, and everything is denied until it is corrected".to_owned()),
         };
         let document = Document::of(&policy, settings.require_identity, &self.sources.root);
-        // The shipped rules with no entries: a quarantined generation never asks them, but a snapshot has an engine.
-        if let Ok(engine) = RegoEngine::new(SHIPPED_RULES, "egress.rego", &document) {
+        // A quarantined generation never asks its engine, but a snapshot has one.
+        if let Ok(engine) = RegoEngine::shipped(&document) {
             let engine = Engine::Rego(Box::new(engine));
             self.swap(Snapshot::new(self.next_generation(), policy, engine, settings));
         }
@@ -293,9 +293,9 @@ fn build(sources: &Sources, contents: &Contents, policy: Policy, generation: u64
     let engine = match (&sources.wasm, &contents.wasm, &sources.rules, &contents.rules) {
         (Some(path), Some(module), _, _) => wasm(module, path, &document)?,
         (_, _, Some(path), Some(rules)) => {
-            Engine::Rego(Box::new(RegoEngine::new(rules, &path.display().to_string(), &document)?))
+            Engine::Rego(Box::new(RegoEngine::with_rules(rules, &path.display().to_string(), &document)?))
         }
-        _ => Engine::Rego(Box::new(RegoEngine::new(SHIPPED_RULES, "egress.rego", &document)?)),
+        _ => Engine::Rego(Box::new(RegoEngine::shipped(&document)?)),
     };
     let settings = Settings {
         require_identity: sources.require_identity,

@@ -14,7 +14,7 @@ pub(super) use wasm::WasmEngine;
 use super::decision::{Action, Question};
 
 /// The Rego that decides where the operator gives none.
-pub(super) const SHIPPED_RULES: &str = include_str!("../../../policies/egress.rego");
+const SHIPPED_RULES: &str = include_str!("../../../policies/egress.rego");
 
 /// Longest reason taken from an engine: it goes into a header and a log line.
 const MAX_REASON: usize = 1024;
@@ -116,6 +116,15 @@ pub(super) enum Engine {
 }
 
 impl Engine {
+    /// Does now what the first question would have to wait for.
+    pub(super) fn prepare(&self) -> Result<(), EngineError> {
+        match self {
+            Self::Rego(engine) => engine.prepare(),
+            #[cfg(feature = "wasm-policy")]
+            Self::Wasm(_) => Ok(()),
+        }
+    }
+
     pub(super) fn decide(&self, question: Question<'_>) -> Result<Verdict, EngineError> {
         let mut verdict = match self {
             Self::Rego(engine) => engine.decide(question)?,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use regorus::languages::rego::compiler::Compiler;
 use regorus::rvm::program::Program;
@@ -12,7 +12,7 @@ use regorus::{CompiledPolicy, Engine, Rc, Value};
 use super::super::decision::{Action, Question};
 use super::super::document::Document;
 use super::super::problem::{LoadError, Problem};
-use super::{EndpointRef, EngineError, Input, Verdict};
+use super::{EndpointRef, EngineError, Input, SHIPPED_RULES, Verdict};
 
 /// What is evaluated.
 const ENTRY: &str = "data.openshell.egress.decision";
@@ -29,57 +29,75 @@ const MAX_IDLE_MACHINES: usize = 16;
 
 const GRAMMAR: &str = "correct the Rego; policies/README.md documents what it is given and must return";
 
-/// Compiled rules with one generation's data.
-pub(in super::super) struct RegoEngine {
+/// Rules ready to run.
+struct Compiled {
     program: Arc<Program>,
-    compiled: CompiledPolicy,
+    policy: CompiledPolicy,
+}
+
+/// The shipped rules, compiled when first asked: every generation shares them, and a workload that never connects does
+/// not wait for them. That they compile is a test's business.
+static SHIPPED: OnceLock<Result<Arc<Compiled>, LoadError>> = OnceLock::new();
+
+/// Rules with one generation's data.
+pub(in super::super) struct RegoEngine {
+    /// An operator's rules; `None` for the shipped ones.
+    own: Option<Arc<Compiled>>,
     data: Value,
     idle: Mutex<Vec<RegoVM>>,
 }
 
 impl fmt::Debug for RegoEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RegoEngine").field("instructions", &self.program.instructions.len()).finish_non_exhaustive()
+        f.debug_struct("RegoEngine").field("shipped", &self.own.is_none()).finish_non_exhaustive()
     }
 }
 
 impl RegoEngine {
-    /// Compiles `rules`, which errors call `name`.
+    /// The shipped rules, with a generation's data.
+    ///
+    /// # Errors
+    ///
+    /// The data cannot be converted.
+    pub(in super::super) fn shipped(document: &Document<'_>) -> Result<Self, LoadError> {
+        Ok(Self { own: None, data: data("egress.rego", document)?, idle: Mutex::default() })
+    }
+
+    /// Compiles an operator's `rules`, which errors call `name`.
     ///
     /// # Errors
     ///
     /// They do not parse or compile, have no entry, or define what the data holds already.
-    pub(in super::super) fn new(rules: &str, name: &str, document: &Document<'_>) -> Result<Self, LoadError> {
-        let failed = |message: String, remedy: &str| LoadError::of_file(name, message, remedy);
-        let mut engine = Engine::new();
-        let package =
-            engine.add_policy(name.to_owned(), rules.to_owned()).map_err(|error| located(name, &error.to_string()))?;
-        if package != "data.openshell.egress" {
-            let message = format!("package {package}; expected openshell.egress");
-            return Err(failed(message, "start the file with 'package openshell.egress'"));
-        }
-        let defined = engine.has_declared_rule_rooted_at(name, RULE);
-        if !defined.map_err(|error| located(name, &error.to_string()))? {
-            return Err(failed(format!("no rule '{RULE}'"), "define it; policies/README.md shows its shape"));
-        }
-        let entry: Rc<str> = ENTRY.into();
-        let compiled = engine.compile_with_entrypoint(&entry).map_err(|error| located(name, &error.to_string()))?;
-        let program =
-            Compiler::compile_from_policy(&compiled, &[ENTRY]).map_err(|error| located(name, &error.to_string()))?;
-        let data = serde_json::to_value(document).map_err(|error| failed(error.to_string(), GRAMMAR))?;
-        let this = Self { program, compiled, data: data.into(), idle: Mutex::default() };
-        let machine = this.machine().map_err(|error| failed(error.to_string(), "rename the rule"))?;
-        this.put_back(machine);
+    pub(in super::super) fn with_rules(rules: &str, name: &str, document: &Document<'_>) -> Result<Self, LoadError> {
+        let own = Arc::new(Compiled::new(rules, name)?);
+        let this = Self { own: Some(own), data: data(name, document)?, idle: Mutex::default() };
+        this.prepare().map_err(|error| LoadError::of_file(name, error.to_string(), "rename the rule"))?;
         Ok(this)
+    }
+
+    /// Does now what the first question would have to wait for.
+    pub(super) fn prepare(&self) -> Result<(), EngineError> {
+        let machine = self.machine()?;
+        self.put_back(machine);
+        Ok(())
+    }
+
+    fn compiled(&self) -> Result<&Compiled, EngineError> {
+        let compiled = match &self.own {
+            Some(own) => Ok(own),
+            None => SHIPPED.get_or_init(|| Compiled::new(SHIPPED_RULES, "egress.rego").map(Arc::new)).as_ref(),
+        };
+        compiled.map(|compiled| &**compiled).map_err(|error| EngineError::Evaluation(error.to_string()))
     }
 
     fn machine(&self) -> Result<RegoVM, EngineError> {
         if let Some(machine) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(machine);
         }
-        let mut machine = RegoVM::new_with_policy(self.compiled.clone());
+        let compiled = self.compiled()?;
+        let mut machine = RegoVM::new_with_policy(compiled.policy.clone());
         machine.set_max_instructions(MAX_INSTRUCTIONS);
-        machine.load_program(Arc::clone(&self.program));
+        machine.load_program(Arc::clone(&compiled.program));
         machine.set_data(self.data.clone()).map_err(|error| EngineError::Evaluation(error.to_string()))?;
         Ok(machine)
     }
@@ -100,6 +118,34 @@ impl RegoEngine {
         self.put_back(machine);
         verdict(&answer)
     }
+}
+
+impl Compiled {
+    fn new(rules: &str, name: &str) -> Result<Self, LoadError> {
+        let failed = |message: String, remedy: &str| LoadError::of_file(name, message, remedy);
+        let mut engine = Engine::new();
+        let package =
+            engine.add_policy(name.to_owned(), rules.to_owned()).map_err(|error| located(name, &error.to_string()))?;
+        if package != "data.openshell.egress" {
+            let message = format!("package {package}; expected openshell.egress");
+            return Err(failed(message, "start the file with 'package openshell.egress'"));
+        }
+        let defined = engine.has_declared_rule_rooted_at(name, RULE);
+        if !defined.map_err(|error| located(name, &error.to_string()))? {
+            return Err(failed(format!("no rule '{RULE}'"), "define it; policies/README.md shows its shape"));
+        }
+        let entry: Rc<str> = ENTRY.into();
+        let policy = engine.compile_with_entrypoint(&entry).map_err(|error| located(name, &error.to_string()))?;
+        let program =
+            Compiler::compile_from_policy(&policy, &[ENTRY]).map_err(|error| located(name, &error.to_string()))?;
+        Ok(Self { program, policy })
+    }
+}
+
+fn data(name: &str, document: &Document<'_>) -> Result<Value, LoadError> {
+    serde_json::to_value(document)
+        .map(Value::from)
+        .map_err(|error| LoadError::of_file(name, format!("the policy has no form as data: {error}"), GRAMMAR))
 }
 
 /// An error of regorus', which draws the place as `--> FILE:LINE:COLUMN` and puts what is wrong after `error:`.
@@ -178,7 +224,6 @@ fn verdict(answer: &Value) -> Result<Verdict, EngineError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SHIPPED_RULES;
     use super::*;
     use crate::policy::Policy;
 
@@ -186,7 +231,8 @@ mod tests {
 
     fn load(rules: &str) -> Result<RegoEngine, String> {
         let policy = Policy::restrictive_default();
-        RegoEngine::new(rules, "r.rego", &Document::of(&policy, true, "/".as_ref())).map_err(|error| error.to_string())
+        RegoEngine::with_rules(rules, "r.rego", &Document::of(&policy, true, "/".as_ref()))
+            .map_err(|error| error.to_string())
     }
 
     #[test]
