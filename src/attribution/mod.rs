@@ -41,6 +41,10 @@ const ANCESTORS: usize = 64;
 /// Owners that are asked first next time: one for each program that usually talks at the same time.
 const RECENT: usize = 8;
 
+/// Newest descriptors to try of the process that owned the last connection, which may well take turns with a few: below
+/// this, trying is quicker than listing.
+const REACH: u32 = 8;
+
 /// Attempts to read a chain of parents that end meanwhile.
 const ATTEMPTS: usize = 4;
 
@@ -284,8 +288,8 @@ impl Attributor {
     fn search(&self, socket: &Found) -> Result<Option<Owner>, AttributionError> {
         let recent: Vec<_> = self.recent.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
         // First where it probably is, at a few microseconds a process…
-        for process in &recent {
-            match process.guess(socket.inode) {
+        for (index, process) in recent.iter().enumerate() {
+            match process.guess(socket.inode, if index == 0 { REACH } else { 1 }) {
                 Ok(Some(descriptor)) => return Ok(Some(self.found(process.clone(), Some(descriptor)))),
                 Err(error) if error.is_gone() => self.forget(process),
                 // It is looked at again below, where errors count.
@@ -304,7 +308,7 @@ impl Attributor {
         // …the newest process of the socket's user, whose newest descriptor it is, before all…
         let same_user = |process: &&Arc<Process>| process.uid().is_ok_and(|uid| uid == socket.uid);
         for process in candidates.iter().filter(same_user) {
-            if let Ok(Some(descriptor)) = process.guess(socket.inode) {
+            if let Ok(Some(descriptor)) = process.guess(socket.inode, 1) {
                 return Ok(Some(self.found(process.clone(), Some(descriptor))));
             }
         }

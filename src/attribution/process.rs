@@ -10,6 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::sys::uio::pread;
+use nix::unistd::read;
 
 use crate::sys::procfs::{Gone as _, numbers, read_link};
 
@@ -264,18 +265,20 @@ impl Process {
             })
     }
 
-    /// The descriptor of the socket, if it is where it is likely to be: where the last one was, or the newest of all.
-    pub(super) fn guess(&self, inode: u64) -> io::Result<Option<u32>> {
+    /// The descriptor of the socket, if it is where it is likely to be: where the last one was, or among the `reach`
+    /// newest of all.
+    pub(super) fn guess(&self, inode: u64, reach: u32) -> io::Result<Option<u32>> {
         let hint = self.hint.load(Ordering::Relaxed);
         if self.holds_at(hint, inode)? {
             return Ok(Some(hint));
         }
         // Since Linux 6.2 the size of the directory is the number of descriptors, and the lowest free number is taken.
-        let count = fstatat(&self.directory, "fd", AtFlags::empty())?.st_size;
-        let newest = u32::try_from(count).unwrap_or(0).wrapping_sub(1);
-        if newest != hint && newest != u32::MAX && self.holds_at(newest, inode)? {
-            self.hint.store(newest, Ordering::Relaxed);
-            return Ok(Some(newest));
+        let count = u32::try_from(fstatat(&self.directory, "fd", AtFlags::empty())?.st_size).unwrap_or(0);
+        for descriptor in (count.saturating_sub(reach)..count).rev().filter(|descriptor| *descriptor != hint) {
+            if self.holds_at(descriptor, inode)? {
+                self.hint.store(descriptor, Ordering::Relaxed);
+                return Ok(Some(descriptor));
+            }
         }
         Ok(None)
     }
@@ -333,9 +336,7 @@ impl Process {
         let mut text = Vec::new();
         for thread in threads {
             let name = Name::new(format_args!("task/{thread}/children"));
-            let read = read_only(&self.directory, name.as_str())
-                .and_then(|file| io::Read::read_to_end(&mut std::fs::File::from(file), &mut text));
-            match read {
+            match read_only(&self.directory, name.as_str()).and_then(|file| read_all(&file, &mut text)) {
                 Err(error) if thread == self.pid || !error.is_gone() => return Err(error),
                 _ => {}
             }
@@ -413,6 +414,17 @@ fn read_only(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
 
 fn read_only_directory(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     Ok(openat(directory, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?)
+}
+
+/// Appends all of a small procfs file to `into`. Nothing less than an empty read ends one.
+fn read_all(file: &OwnedFd, into: &mut Vec<u8>) -> io::Result<()> {
+    let mut piece = [0; 4096];
+    loop {
+        match read(file, &mut piece)? {
+            0 => return Ok(()),
+            count => into.extend_from_slice(&piece[..count]),
+        }
+    }
 }
 
 /// A short name on the stack: these are made once a descriptor.

@@ -6,6 +6,7 @@
 mod line;
 mod ocsf;
 mod sink;
+mod writer;
 
 pub mod admin;
 pub mod metrics;
