@@ -35,9 +35,7 @@ impl Owner {
     pub(super) fn actor(&self) -> Actor {
         match self {
             Self::Anyone => Actor::default(),
-            Self::Claimed(claim) => {
-                Actor { binary: self.binary(), pid: Some(claim.pid), uid: Some(claim.uid) }
-            }
+            Self::Claimed(claim) => claim.actor(),
         }
     }
 }
@@ -75,15 +73,25 @@ impl Client {
     ///
     /// # Errors
     /// The refusal to answer with.
-    pub(super) fn owner(&self, attributor: Option<&Arc<Attributor>>) -> Result<Owner, Refusal> {
+    pub(super) async fn owner(&self, attributor: Option<&Arc<Attributor>>) -> Result<Owner, Refusal> {
         if let Some(owner) = self.owner.get() {
             return Ok(owner.clone());
         }
         let owner = match attributor {
             None => Owner::Anyone,
             Some(attributor) => {
-                let claim = attributor.first_owner(self.peer, self.listener).map_err(|error| refuse(&error))?;
-                Owner::Claimed(Arc::new(claim))
+                let claim = match attributor.try_first_owner(self.peer, self.listener) {
+                    Some(outcome) => outcome,
+                    // A program that was never seen is hashed, which takes too long for this thread.
+                    None => {
+                        let (attributor, peer, listener) = (attributor.clone(), self.peer, self.listener);
+                        match tokio::task::spawn_blocking(move || attributor.first_owner(peer, listener)).await {
+                            Ok(outcome) => outcome,
+                            Err(_) => return Err(unfinished()),
+                        }
+                    }
+                };
+                Owner::Claimed(Arc::new(claim.map_err(|error| refuse(&error))?))
             }
         };
         Ok(self.owner.get_or_init(|| owner).clone())
@@ -114,16 +122,27 @@ impl Confirmation {
             None => Ok(()),
             Some(task) => match task.await {
                 Ok(outcome) => outcome.map_err(|error| refuse(&error)),
-                Err(_) => Err(Refusal::new(Kind::UnknownOwner, "the check of the connection's owners did not finish")),
+                Err(_) => Err(unfinished()),
             },
         }
     }
 }
 
+/// A thread that looked at the owners panicked, or the runtime is going down.
+fn unfinished() -> Refusal {
+    Refusal::new(Kind::UnknownOwner, "the check of the connection's owners did not finish")
+}
+
 fn refuse(error: &AttributionError) -> Refusal {
-    let kind = if error.is_ambiguous() { Kind::AmbiguousOwner } else { Kind::UnknownOwner };
-    Refusal::new(kind, "the sandbox could not tell which program opened this connection, so no policy can allow it")
-        .because(error.to_string())
+    let (kind, detail) = match error {
+        AttributionError::Ambiguous { .. } => {
+            (Kind::AmbiguousOwner, "several programs hold this connection, and a policy can allow only one")
+        }
+        _ => (Kind::UnknownOwner, "the program that opened this connection could not be told, so no policy can allow it"),
+    };
+    let mut refusal = Refusal::new(kind, detail).because(error.to_string());
+    refusal.binary = error.binary().map(str::to_owned);
+    refusal
 }
 
 impl Proxy {

@@ -81,7 +81,7 @@ async fn open(
     head: &head::Head<'_>,
 ) -> Result<(tokio::net::TcpStream, Permission), Refusal> {
     let intent = read(head)?;
-    let owner = client.owner(proxy.attributor.as_ref()).map_err(|refusal| refusal.about(&intent))?;
+    let owner = client.owner(proxy.attributor.as_ref()).await.map_err(|refusal| refusal.about(&intent))?;
     let permit = proxy.decide(&owner, &intent)?;
     let confirmation = client.confirm(&owner, proxy.attributor.as_ref());
     let reached = proxy.reach(&intent, &owner, &permit).await;

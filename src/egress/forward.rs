@@ -2,13 +2,11 @@
 //! kept on both sides. The path goes out byte for byte as it came; the fields that belong to one hop do not.
 
 use std::future::Future;
-use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
@@ -16,7 +14,7 @@ use hyper::client::conn::http1 as client;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::server::conn::http1 as server;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -170,7 +168,7 @@ impl Session {
         let begun = Instant::now();
         let proxy = &self.proxy;
         let intent = read(&request)?;
-        let owner = self.client.owner(proxy.attributor.as_ref()).map_err(|refusal| refusal.about(&intent))?;
+        let owner = self.client.owner(proxy.attributor.as_ref()).await.map_err(|refusal| refusal.about(&intent))?;
         let permit = proxy.decide(&owner, &intent)?;
         let mut confirmation = Some(self.client.confirm(&owner, proxy.attributor.as_ref()));
 
@@ -200,7 +198,7 @@ impl Session {
             let Kept { mut sender, address } = reached?;
             let permission = Permission { intent: intent.clone(), owner: owner.clone(), permit: permit.clone(), address };
             *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(permission.clone());
-            let error = match wait(sender.try_send_request(request), &progress).await {
+            let error = match wait(sender.try_send_request(request), &progress, proxy.patience.response).await {
                 Some(Ok(response)) => {
                     let elapsed = begun.elapsed().as_secs_f64();
                     proxy.events.metrics().connect_seconds.observe(elapsed);
@@ -210,7 +208,7 @@ impl Session {
                 Some(Err(error)) => error,
                 None => {
                     self.close_open();
-                    let detail = format!("{intent} did not answer within {} s", limits::RESPONSE_TIME.as_secs());
+                    let detail = format!("{intent} did not answer within {} s", proxy.patience.response.as_secs());
                     return Err(Refusal::new(Kind::UpstreamTimeout, detail).about(&intent));
                 }
             };
@@ -306,8 +304,8 @@ impl Parts {
     }
 }
 
-/// Waits for a response for as long as there is progress within [`limits::RESPONSE_TIME`].
-async fn wait<T>(response: impl Future<Output = T>, progress: &AtomicU64) -> Option<T> {
+/// Waits for a response for as long as there is progress within `patience`.
+async fn wait<T>(response: impl Future<Output = T>, progress: &AtomicU64, patience: Duration) -> Option<T> {
     let mut response = std::pin::pin!(response);
     let mut seen = u64::MAX;
     loop {
@@ -316,7 +314,7 @@ async fn wait<T>(response: impl Future<Output = T>, progress: &AtomicU64) -> Opt
             return None;
         }
         seen = now;
-        if let Ok(outcome) = tokio::time::timeout(limits::RESPONSE_TIME, response.as_mut()).await {
+        if let Ok(outcome) = tokio::time::timeout(patience, response.as_mut()).await {
             return Some(outcome);
         }
     }

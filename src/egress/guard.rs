@@ -110,6 +110,9 @@ pub(super) enum GuardError {
     /// An internal address that this policy does not allow.
     #[error("{host} is at {address}, which is internal ({kind}), and no endpoint names the host exactly or lists the address")]
     Internal { host: Host, address: IpAddr, kind: &'static str },
+    /// An address outside the ranges that are all that allows the destination.
+    #[error("{host} is at {address}, and what allows it allows only certain addresses, of which this is none")]
+    Unlisted { host: Host, address: IpAddr },
     /// The proxy itself.
     #[error("{address} is the proxy's own address")]
     Own { address: SocketAddr },
@@ -154,15 +157,22 @@ fn is_local(target: SocketAddr) -> bool {
 pub(super) fn admit(host: &Host, port: u16, addresses: &[IpAddr], decision: &Decision, own: &Own) -> Result<(), GuardError> {
     let endpoints = || decision.endpoints.iter().filter_map(|(policy, index)| policy.endpoints.get(*index));
     for &address in addresses {
+        let canonical = address.to_canonical();
+        let listed = || endpoints().any(|endpoint| endpoint.lists(address) || endpoint.lists(canonical));
         match classify(address) {
-            Class::Public => {}
+            Class::Forbidden(kind) => return Err(GuardError::Forbidden { host: host.clone(), address, kind }),
             Class::Internal(kind) => {
-                let canonical = address.to_canonical();
-                if !endpoints().any(|endpoint| endpoint.names(host) || endpoint.lists(address) || endpoint.lists(canonical)) {
+                if !endpoints().any(|endpoint| endpoint.names(host)) && !listed() {
                     return Err(GuardError::Internal { host: host.clone(), address, kind });
                 }
             }
-            Class::Forbidden(kind) => return Err(GuardError::Forbidden { host: host.clone(), address, kind }),
+            // An endpoint without a host matches every name: the address alone decides, public or not.
+            Class::Public => {
+                let by_range_alone = endpoints().next().is_some() && endpoints().all(|endpoint| endpoint.host.is_none());
+                if by_range_alone && !listed() {
+                    return Err(GuardError::Unlisted { host: host.clone(), address });
+                }
+            }
         }
         dials_itself(address, port, own)?;
     }
@@ -262,6 +272,11 @@ mod tests {
         assert!(admit(&host, 443, &[ip("8.8.8.8"), ip("10.1.2.3")], &glob, &own).is_err());
         let loopback = allowing(Some(HostPattern::Exact(host.clone())), &["127.0.0.0/8"]);
         assert!(matches!(admit(&host, 443, &[ip("127.0.0.1")], &loopback, &own), Err(GuardError::Forbidden { .. })));
+        // An endpoint of ranges alone allows no other address, public ones included.
+        let ranges = allowing(None, &["10.0.0.0/8", "9.9.9.0/24"]);
+        assert_eq!(admit(&host, 443, &[ip("10.1.2.3"), ip("9.9.9.9")], &ranges, &own), Ok(()));
+        assert!(matches!(admit(&host, 443, &[ip("8.8.8.8")], &ranges, &own), Err(GuardError::Unlisted { .. })));
+        assert_eq!(admit(&host, 443, &[ip("8.8.8.8")], &glob, &own), Ok(()));
         // An address that the policy writes as the host is named exactly.
         let literal = Host::Address(ip("10.1.2.3"));
         let named = allowing(Some(HostPattern::Exact(literal.clone())), &[]);

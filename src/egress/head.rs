@@ -42,8 +42,8 @@ pub(super) enum HeadError {
     /// More fields than [`limits::HEAD_FIELDS`].
     #[error("the request head has more than {} fields", limits::HEAD_FIELDS)]
     TooManyFields,
-    /// Not complete within [`limits::HEAD_TIME`].
-    #[error("the request head was not complete within {} s", limits::HEAD_TIME.as_secs())]
+    /// Not complete within [`limits::Patience::head`].
+    #[error("the request head was not complete in time; send it at once")]
     TooSlow,
     /// Anything else.
     #[error("{0}")]
@@ -144,6 +144,11 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Head<'_>, HeadError> {
     }
     if minor == 1 && head.host.is_none() {
         return Err(Malformed("HTTP/1.1 needs a Host field"));
+    }
+    // What the HTTP library cannot read it would answer by itself, and without a body; a fragment it would drop in
+    // silence, although RFC 9112 §3.2 knows none in a target.
+    if method != "CONNECT" && (target.contains('#') || target.parse::<hyper::Uri>().is_err()) {
+        return Err(Malformed("the request target is not a URI: bytes such as \", <, > and # must be percent-encoded"));
     }
     head.upgrade = minor == 1 && upgrade_named && upgrade_nominated;
     Ok(head)
@@ -288,6 +293,8 @@ mod tests {
             "GET http://a/ b HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
             "GET\thttp://a/ HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
             "GET http://a/\u{e9} HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
+            "GET http://a/b#c HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
+            "GET http://a/<b> HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
             "G(T http://a/ HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
             "GET http://a/ HTTP/1.2\r\nHost: a\r\n\r\n".to_owned(),
             "GET http://a/ HTTP/2.0\r\nHost: a\r\n\r\n".to_owned(),

@@ -22,6 +22,33 @@ pub const RESPONSE_HEAD_BYTES: usize = 128 * 1024;
 /// Bytes of a chunk's size line, extensions included; nobody uses extensions, attackers aside.
 pub const CHUNK_LINE_BYTES: usize = 256;
 
+/// The waits that a silent peer can bring about, together so that they can be shortened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// See [`HEAD_TIME`].
+    pub head: Duration,
+    /// See [`KEEP_ALIVE_IDLE`].
+    pub keep_alive: Duration,
+    /// See [`BODY_STALL`].
+    pub body: Duration,
+    /// See [`RESPONSE_TIME`].
+    pub response: Duration,
+    /// See [`TUNNEL_IDLE`].
+    pub tunnel: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            head: HEAD_TIME,
+            keep_alive: KEEP_ALIVE_IDLE,
+            body: BODY_STALL,
+            response: RESPONSE_TIME,
+            tunnel: TUNNEL_IDLE,
+        }
+    }
+}
+
 /// From a head's first byte to its last. A client on the same machine needs milliseconds.
 pub const HEAD_TIME: Duration = Duration::from_secs(15);
 

@@ -97,7 +97,7 @@ async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, peer: SocketAddr) -> Op
     let _ = stream.set_nodelay(true);
     dial::keep_alive(&stream);
     let client = Arc::new(Client::new(peer, local));
-    let mut gate = Gate::new(Arc::new(stream));
+    let mut gate = Gate::new(Arc::new(stream), proxy.patience);
     loop {
         match poll_fn(|cx| gate.poll_next(cx)).await {
             Next::End => return None,

@@ -57,6 +57,8 @@ pub struct Settings {
     pub host_alias: bool,
     /// Where what happens is recorded.
     pub events: Events,
+    /// How long silent peers are waited for.
+    pub patience: limits::Patience,
 }
 
 /// The proxy.
@@ -68,6 +70,7 @@ pub struct Proxy {
     own: guard::Own,
     host_alias: bool,
     events: Events,
+    patience: limits::Patience,
     pool: pool::Pool,
     pipes: splice::Pipes,
 }
@@ -83,6 +86,7 @@ impl Proxy {
             own: guard::Own::new(settings.own_addresses),
             host_alias: settings.host_alias,
             events: settings.events,
+            patience: settings.patience,
             pool: pool::Pool::default(),
             pipes: splice::Pipes::default(),
         })

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -11,7 +12,7 @@ use super::authorize::{Owner, Permit};
 use super::guard;
 use super::intent::Intent;
 use super::splice::{self, Traffic};
-use super::{Proxy, dial, limits};
+use super::{Proxy, dial};
 use crate::event::{Disposition, Event, NetworkActivity, Stage};
 
 /// Two sockets that belong together, and why they may.
@@ -103,7 +104,7 @@ impl Tunnel {
                 splice::reset_on_close(&client);
                 splice::reset_on_close(&upstream);
             }
-            () = idle(&traffic) => {}
+            () = idle(&traffic, proxy.patience.tunnel) => {}
         }
         let metrics = proxy.events.metrics();
         metrics.bytes_sent.inc_by(traffic.sent.into_inner());
@@ -111,12 +112,12 @@ impl Tunnel {
     }
 }
 
-/// Returns when nothing has moved for [`limits::TUNNEL_IDLE`], to the precision of that time.
-async fn idle(traffic: &Traffic) {
+/// Returns when nothing has moved for `patience`, to the precision of that time.
+async fn idle(traffic: &Traffic, patience: Duration) {
     let mut seen = u64::MAX;
     while traffic.total() != seen {
         seen = traffic.total();
-        tokio::time::sleep(limits::TUNNEL_IDLE).await;
+        tokio::time::sleep(patience).await;
     }
 }
 

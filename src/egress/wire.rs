@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::chunk::Chunks;
 use super::head::{self, Framing, HeadError};
-use super::limits;
+use super::limits::Patience;
 
 /// First allocation of the buffer: most heads fit.
 const BUFFER: usize = 2048;
@@ -28,7 +28,7 @@ pub(super) enum Next {
     Forward,
     /// A head that must be refused.
     Refuse(HeadError),
-    /// The end: the client closed, or said nothing for [`limits::KEEP_ALIVE_IDLE`].
+    /// The end: the client closed, or said nothing for [`Patience::keep_alive`].
     End,
 }
 
@@ -91,6 +91,7 @@ pub(super) struct Gate {
     deadline: Option<Pin<Box<Sleep>>>,
     /// What it is for: it is set again only when this changes.
     awaited: Awaited,
+    patience: Patience,
     fault: Fault,
 }
 
@@ -103,7 +104,7 @@ enum Awaited {
 }
 
 impl Gate {
-    pub(super) fn new(stream: Arc<TcpStream>) -> Self {
+    pub(super) fn new(stream: Arc<TcpStream>, patience: Patience) -> Self {
         Self {
             stream,
             buffer: Vec::with_capacity(BUFFER),
@@ -113,6 +114,7 @@ impl Gate {
             next: None,
             deadline: None,
             awaited: Awaited::Nothing,
+            patience,
             fault: Fault::default(),
         }
     }
@@ -184,7 +186,7 @@ impl Gate {
                 Poll::Ready(Err(_)) => return Poll::Ready(Next::End),
                 Poll::Pending => {
                     let (awaited, time) =
-                        if idle { (Awaited::Request, limits::KEEP_ALIVE_IDLE) } else { (Awaited::Head, limits::HEAD_TIME) };
+                        if idle { (Awaited::Request, self.patience.keep_alive) } else { (Awaited::Head, self.patience.head) };
                     ready!(self.poll_deadline(cx, awaited, time));
                     return Poll::Ready(if idle { Next::End } else { Next::Refuse(HeadError::TooSlow) });
                 }
@@ -240,7 +242,7 @@ impl Gate {
                         ready?;
                         continue;
                     }
-                    ready!(self.poll_deadline(cx, Awaited::Body, limits::BODY_STALL));
+                    ready!(self.poll_deadline(cx, Awaited::Body, self.patience.body));
                     self.break_off("nothing came of the request body for too long");
                     return Poll::Ready(Ok(()));
                 }
