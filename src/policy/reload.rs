@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::problem::LoadError;
 use super::store::{OnInvalid, ReloadOutcome, Store};
 use crate::event::{Events, Severity};
-use crate::sys::readiness;
+use crate::sys::reactor;
 
 /// Quiet time after which a change counts as complete: an editor's several steps become one reload.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -121,7 +121,7 @@ struct Watcher {
 impl Watcher {
     fn new(files: Vec<PathBuf>) -> std::io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let readiness = readiness::register(inotify.as_fd().try_clone_to_owned()?)?;
+        let readiness = reactor::watch(inotify.as_fd().try_clone_to_owned()?)?;
         let mut watcher = Self { inotify, readiness, files, names: BTreeSet::new() };
         watcher.arm();
         Ok(watcher)

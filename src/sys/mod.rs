@@ -11,4 +11,3 @@ pub mod netlink;
 pub mod process;
 pub mod procfs;
 pub mod reactor;
-pub mod readiness;
