@@ -135,7 +135,7 @@ impl<'a> HostGlob<'a> {
     }
 
     /// Labels from the right, the fixed ones.
-    fn from_right(&self) -> impl Iterator<Item = &'a str> {
+    fn reversed(&self) -> impl Iterator<Item = &'a str> {
         self.suffix.rsplit('.').chain(self.labels.iter().rev().copied())
     }
 
@@ -146,7 +146,7 @@ impl<'a> HostGlob<'a> {
     fn matches(&self, name: &str) -> bool {
         let count = name.split('.').count();
         let enough = if self.deep { count > self.fixed() } else { count == self.fixed() };
-        enough && self.from_right().zip(name.rsplit('.')).all(|(pattern, label)| star_matches(pattern, label))
+        enough && self.reversed().zip(name.rsplit('.')).all(|(pattern, label)| star_matches(pattern, label))
     }
 
     fn overlaps(&self, other: &Self) -> bool {
@@ -157,13 +157,11 @@ impl<'a> HostGlob<'a> {
             (true, true) => true,
         };
         lengths
-            && self.from_right().zip(other.from_right()).all(|(one, two)| {
-                match (one.contains('*'), two.contains('*')) {
-                    (true, true) => true,
-                    (true, false) => star_matches(one, two),
-                    (false, true) => star_matches(two, one),
-                    (false, false) => one == two,
-                }
+            && self.reversed().zip(other.reversed()).all(|(one, two)| match (one.contains('*'), two.contains('*')) {
+                (true, true) => true,
+                (true, false) => star_matches(one, two),
+                (false, true) => star_matches(two, one),
+                (false, false) => one == two,
             })
     }
 }

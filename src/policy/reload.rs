@@ -36,6 +36,7 @@ const CONFIG_MAP_LINK: &str = "..data";
 
 /// Follows the files of `store` until the task is dropped; returns at once where nothing comes from a file.
 pub async fn watch(store: Arc<Store>, events: Events) {
+    count_generation(&events, store.current().generation);
     let files: Vec<PathBuf> = store.sources().files().into_iter().map(Path::to_owned).collect();
     if files.is_empty() {
         return;

@@ -256,5 +256,4 @@ impl Policy {
 }
 
 #[cfg(test)]
-#[path = "schema_tests.rs"]
 mod tests;

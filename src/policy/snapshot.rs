@@ -64,30 +64,34 @@ impl Snapshot {
         if let Some(decision) = self.cache.get(key, question) {
             return decision;
         }
-        let decision = Arc::new(self.evaluate(question));
-        self.cache.put(key, question, &decision);
-        decision
+        match self.ask(question) {
+            Ok(decision) => {
+                let decision = Arc::new(decision);
+                self.cache.put(key, question, &decision);
+                decision
+            }
+            // A failure may pass, so it refuses this connection and is not remembered.
+            Err(error) => Arc::new(failed(&error)),
+        }
     }
 
     /// The same without remembering, for those who ask once.
     #[must_use]
     pub fn evaluate(&self, question: Question<'_>) -> Decision {
+        self.ask(question).unwrap_or_else(|error| failed(&error))
+    }
+
+    fn ask(&self, question: Question<'_>) -> Result<Decision, EngineError> {
         if let Some(reason) = &self.settings.quarantine {
-            return deny(reason.clone(), vec!["correct the policy file".to_owned()]);
+            return Ok(deny(reason.clone(), vec!["correct the policy file".to_owned()]));
         }
-        match self.engine.decide(question).and_then(|verdict| self.resolve(verdict)) {
-            Ok(mut decision) => {
-                if decision.action == Action::Deny {
-                    decision.next_steps = advice::next_steps(
-                        question,
-                        decision.policy.as_deref().and_then(|key| self.entry(key)).map(|entry| &**entry),
-                        self.settings.shipped_rules,
-                    );
-                }
-                decision
-            }
-            Err(error) => deny(error.to_string(), vec!["report this to whoever maintains the policy rules".to_owned()]),
+        let mut decision = self.resolve(self.engine.decide(question)?)?;
+        if decision.action == Action::Deny {
+            let closest = decision.policy.as_deref().and_then(|key| self.entry(key));
+            decision.next_steps =
+                advice::next_steps(question, closest.map(|entry| &**entry), self.settings.shipped_rules);
         }
+        Ok(decision)
     }
 
     fn resolve(&self, verdict: super::engine::Verdict) -> Result<Decision, EngineError> {
@@ -117,6 +121,10 @@ impl Snapshot {
 
 fn deny(reason: String, next_steps: Vec<String>) -> Decision {
     Decision { action: Action::Deny, reason, policy: None, endpoints: Vec::new(), next_steps }
+}
+
+fn failed(error: &EngineError) -> Decision {
+    deny(error.to_string(), vec!["report this to whoever maintains the policy rules".to_owned()])
 }
 
 /// Decisions by question. Looked up by a keyed hash, so that a hit allocates nothing, and compared in full, so that two

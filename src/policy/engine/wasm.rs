@@ -143,5 +143,4 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[cfg(test)]
-#[path = "wasm_tests.rs"]
 mod tests;

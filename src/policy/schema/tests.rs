@@ -25,7 +25,7 @@ fn endpoint(fields: &str) -> String {
 
 #[test]
 fn the_shipped_default_is_the_built_in_one() {
-    let text = include_str!("../../policies/default.yaml");
+    let text = include_str!("../../../policies/default.yaml");
     assert_eq!(parse(text).unwrap(), Policy::restrictive_default());
 }
 
