@@ -326,7 +326,7 @@ async fn an_open_response_ends_when_the_policy_takes_it_back() {
         assert_ne!(client.more().await, 0);
     }
     // A generation that still allows it changes nothing.
-    fixture.swap(&[entry(HOST_ALIAS, &[port])]);
+    fixture.swap(&[entry(HOST_ALIAS, &[port, 1])]);
     assert!(tokio::time::timeout(Duration::from_millis(50), client.stream.readable()).await.is_err());
     fixture.swap(&[]);
     client.buffer.clear();

@@ -4,6 +4,7 @@
 mod connect;
 mod forward;
 mod names;
+mod owners;
 mod refusals;
 mod tunnel;
 
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 
 use super::limits::Patience;
 use super::{Proxy, Resolver, Settings};
+use crate::attribution::Attributor;
 use crate::contract::HOST_ALIAS;
 use crate::event::{Event, Events, NetworkActivity};
 use crate::policy::{PolicySource, ReloadOutcome, Sources, Store};
@@ -58,19 +60,28 @@ impl Fixture {
     }
 
     async fn with_patience(network: Vec<String>, resolver: Resolver, patience: Patience) -> Self {
+        Self::with_attributor(network, resolver, patience, None).await
+    }
+
+    async fn with_attributor(
+        network: Vec<String>,
+        resolver: Resolver,
+        patience: Patience,
+        attributor: Option<Arc<Attributor>>,
+    ) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let policy = tempfile::NamedTempFile::new().unwrap();
         write_policy(policy.path(), &network);
         let store = Store::open(Sources {
-            require_identity: false,
+            require_identity: attributor.is_some(),
             ..Sources::new(PolicySource::File(policy.path().to_owned()))
         })
         .unwrap();
         let (events, recorded) = Events::recorded();
         let settings = Settings {
             store: store.clone(),
-            attributor: None,
+            attributor,
             resolver,
             own_addresses: vec![address],
             host_alias: true,

@@ -144,7 +144,7 @@ async fn unresolvable_names_are_502_and_say_so() {
     let answer = connecting("evil.example.com", glob, &[]).await;
     assert_eq!((answer.status, answer.json()["error"].as_str()), (502, Some("unresolvable")), "{answer:?}");
     // No resolv.conf is no obstacle until a name needs it.
-    let fixture = Fixture::with_ports(&[]).await;
+    let fixture = Fixture::with_ports(&[1]).await;
     fixture.swap(&[entry("api.example.com", &[1])]);
     let (_, answer) = Client::ask(&fixture, "CONNECT api.example.com:1 HTTP/1.0\r\n\r\n").await;
     assert_eq!((answer.status, answer.json()["error"].as_str()), (502, Some("unresolvable")));
