@@ -106,7 +106,11 @@ async fn bad_targets_are_answered_with_400() {
         "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\nTransfer-Encoding: chunked\r\n\r\n",
     ] {
         let (_, answer) = Client::ask(&fixture, head).await;
-        assert_eq!((answer.status, answer.json()["error"].as_str()), (400, Some("invalid_request")), "{head:?} {answer:?}");
+        assert_eq!(
+            (answer.status, answer.json()["error"].as_str()),
+            (400, Some("invalid_request")),
+            "{head:?} {answer:?}"
+        );
     }
     // The control: the same request, well formed, is judged.
     let (_, answer) = Client::ask(&fixture, "CONNECT api.example.com:443 HTTP/1.0\r\n\r\n").await;

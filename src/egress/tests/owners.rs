@@ -1,7 +1,7 @@
 use std::os::fd::OwnedFd;
 
 use super::*;
-use crate::attribution::{Attributor, AttributionConfig, Processes};
+use crate::attribution::{AttributionConfig, Attributor, Processes};
 use crate::event::Stage;
 use crate::sys::netlink::{Protocol, Socket};
 
@@ -9,7 +9,9 @@ use crate::sys::netlink::{Protocol, Socket};
 async fn judging(binary: &str, port: u16) -> Fixture {
     let proc: OwnedFd = std::fs::File::open("/proc").unwrap().into();
     let diagnosis = Socket::open(Protocol::SocketDiagnosis).unwrap();
-    let attributor = Attributor::new(AttributionConfig { diagnosis, processes: Processes::All(proc) });
+    // Above this process may be some that even root cannot read: they are outside.
+    let root_pid = nix::unistd::getppid().as_raw().unsigned_abs();
+    let attributor = Attributor::new(AttributionConfig { diagnosis, processes: Processes::Below { proc, root_pid } });
     let policy = entry(HOST_ALIAS, &[port]).replace("\"**\"", &format!("\"{binary}\""));
     let resolver = Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53);
     Fixture::with_attributor(vec![policy], resolver, Patience::default(), Some(Arc::new(attributor))).await
@@ -55,5 +57,6 @@ async fn a_connection_that_another_program_holds_as_well_is_refused() {
     assert_eq!(events[0].stage, Stage::Attribution);
     // The control: without the child, the same connection may ask again and gets through.
     client.connect(port).await;
-    assert_eq!(client.answer().await.status, 200);
+    let answer = client.answer().await;
+    assert_eq!(answer.status, 200, "{answer:?}");
 }
