@@ -1,12 +1,13 @@
 //! Attribution and decision, in one place for every adapter: nothing is resolved or dialled before both have said yes.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::Proxy;
 use super::denial::{Kind, Refusal};
 use super::intent::Intent;
+use super::{Proxy, limits};
 use crate::attribution::{AttributionError, Attributor, Claim, Program};
 use crate::event::{Actor, Disposition, HttpRequestFacts, NetworkActivity, Stage};
 use crate::policy::decision::{Decision, Question};
@@ -52,21 +53,39 @@ pub(super) struct Permit {
 pub(super) struct Client {
     peer: SocketAddr,
     listener: SocketAddr,
-    owner: OnceLock<Owner>,
-    confirmed: Arc<AtomicBool>,
+    owner: Mutex<Option<Owner>>,
+    confirmed: AtomicBool,
 }
 
-/// The complete check of all owners, under way.
-pub(super) struct Confirmation(Option<tokio::task::JoinHandle<Result<(), AttributionError>>>);
+/// What confirming has cost lately. Where the sandbox has few processes it takes less than handing it to another
+/// thread does; where it has many, it must not hold up everyone else.
+#[derive(Debug, Default)]
+pub(super) struct Cost(AtomicU64);
+
+impl Cost {
+    fn is_low(&self) -> bool {
+        self.0.load(Ordering::Relaxed) < limits::CONFIRM_HERE.as_nanos() as u64
+    }
+
+    /// Follows a rise at once and a fall slowly.
+    fn note(&self, taken: Duration) {
+        let (taken, before) = (taken.as_nanos() as u64, self.0.load(Ordering::Relaxed));
+        self.0.store(taken.max(before - before / 8), Ordering::Relaxed);
+    }
+}
 
 impl Client {
     pub(super) fn new(peer: SocketAddr, listener: SocketAddr) -> Self {
-        Self { peer, listener, owner: OnceLock::new(), confirmed: Arc::default() }
+        Self { peer, listener, owner: Mutex::default(), confirmed: AtomicBool::new(false) }
+    }
+
+    fn found(&self) -> MutexGuard<'_, Option<Owner>> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The owner, if it has been found already.
     pub(super) fn known_owner(&self) -> Owner {
-        self.owner.get().cloned().unwrap_or(Owner::Anyone)
+        self.found().clone().unwrap_or(Owner::Anyone)
     }
 
     /// Finds an owner of the connection.
@@ -74,8 +93,12 @@ impl Client {
     /// # Errors
     /// The refusal to answer with.
     pub(super) async fn owner(&self, attributor: Option<&Arc<Attributor>>) -> Result<Owner, Refusal> {
-        if let Some(owner) = self.owner.get() {
-            return Ok(owner.clone());
+        let found = self.found().clone();
+        // One that could not be confirmed is looked for again: what stood in the way may have ended.
+        if let Some(owner) = found
+            && (attributor.is_none() || self.confirmed.load(Ordering::Acquire))
+        {
+            return Ok(owner);
         }
         let owner = match attributor {
             None => Owner::Anyone,
@@ -94,37 +117,33 @@ impl Client {
                 Owner::Claimed(Arc::new(claim.map_err(|error| refuse(&error))?))
             }
         };
-        Ok(self.owner.get_or_init(|| owner).clone())
+        *self.found() = Some(owner.clone());
+        Ok(owner)
     }
 
-    /// Starts the check that nobody else owns the connection, which runs while the destination is resolved and dialled.
-    pub(super) fn confirm(&self, owner: &Owner, attributor: Option<&Arc<Attributor>>) -> Confirmation {
-        let (Owner::Claimed(claim), Some(attributor)) = (owner, attributor) else { return Confirmation(None) };
-        if self.confirmed.load(Ordering::Acquire) {
-            return Confirmation(None);
-        }
-        let (claim, attributor, confirmed) = (claim.clone(), attributor.clone(), self.confirmed.clone());
-        Confirmation(Some(tokio::task::spawn_blocking(move || {
-            let outcome = attributor.confirm(&claim);
-            confirmed.store(outcome.is_ok(), Ordering::Release);
-            outcome
-        })))
-    }
-}
-
-impl Confirmation {
-    /// Waits for the outcome.
+    /// Checks that nobody else owns the connection: to be joined with resolving and dialling, which it overlaps.
     ///
     /// # Errors
     /// The refusal to answer with.
-    pub(super) async fn outcome(self) -> Result<(), Refusal> {
-        match self.0 {
-            None => Ok(()),
-            Some(task) => match task.await {
-                Ok(outcome) => outcome.map_err(|error| refuse(&error)),
-                Err(_) => Err(unfinished()),
-            },
+    pub(super) async fn confirm(&self, owner: &Owner, proxy: &Proxy) -> Result<(), Refusal> {
+        let (Owner::Claimed(claim), Some(attributor)) = (owner, proxy.attributor.as_ref()) else { return Ok(()) };
+        if self.confirmed.load(Ordering::Acquire) {
+            return Ok(());
         }
+        let timed = |attributor: &Attributor, claim: &Claim| {
+            let begun = Instant::now();
+            (attributor.confirm(claim), begun.elapsed())
+        };
+        let (outcome, taken) = if proxy.confirming.is_low() {
+            timed(attributor, claim)
+        } else {
+            let (claim, attributor) = (claim.clone(), attributor.clone());
+            tokio::task::spawn_blocking(move || timed(&attributor, &claim)).await.map_err(|_| unfinished())?
+        };
+        proxy.confirming.note(taken);
+        outcome.map_err(|error| refuse(&error))?;
+        self.confirmed.store(true, Ordering::Release);
+        Ok(())
     }
 }
 
@@ -138,7 +157,9 @@ fn refuse(error: &AttributionError) -> Refusal {
         AttributionError::Ambiguous { .. } => {
             (Kind::AmbiguousOwner, "several programs hold this connection, and a policy can allow only one")
         }
-        _ => (Kind::UnknownOwner, "the program that opened this connection could not be told, so no policy can allow it"),
+        _ => {
+            (Kind::UnknownOwner, "the program that opened this connection could not be told, so no policy can allow it")
+        }
     };
     let mut refusal = Refusal::new(kind, detail).because(error.to_string());
     refusal.binary = error.binary().map(str::to_owned);
@@ -188,12 +209,20 @@ impl Proxy {
     }
 
     /// Records something that was refused.
-    pub(super) fn record_refused(&self, stage: Stage, owner: &Owner, refusal: &Refusal, http: Option<HttpRequestFacts>) {
+    pub(super) fn record_refused(
+        &self,
+        stage: Stage,
+        owner: &Owner,
+        refusal: &Refusal,
+        http: Option<HttpRequestFacts>,
+    ) {
         let stage = match refusal.kind {
             Kind::PolicyDenied => stage,
             Kind::DestinationDenied => Stage::Destination,
             Kind::UnknownOwner | Kind::AmbiguousOwner => Stage::Attribution,
-            Kind::Unresolvable | Kind::UpstreamUnreachable | Kind::UpstreamTimeout | Kind::UpstreamFailed => Stage::Dial,
+            Kind::Unresolvable | Kind::UpstreamUnreachable | Kind::UpstreamTimeout | Kind::UpstreamFailed => {
+                Stage::Dial
+            }
             Kind::InvalidRequest
             | Kind::UnsupportedScheme
             | Kind::HeadTooLarge

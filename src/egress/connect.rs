@@ -83,10 +83,9 @@ async fn open(
     let intent = read(head)?;
     let owner = client.owner(proxy.attributor.as_ref()).await.map_err(|refusal| refusal.about(&intent))?;
     let permit = proxy.decide(&owner, &intent)?;
-    let confirmation = client.confirm(&owner, proxy.attributor.as_ref());
-    let reached = proxy.reach(&intent, &owner, &permit).await;
+    let (reached, confirmed) = tokio::join!(proxy.reach(&intent, &owner, &permit), client.confirm(&owner, proxy));
     // A connection that someone else owns as well must not learn what the destination answered.
-    confirmation.outcome().await.map_err(|refusal| refusal.about(&intent))?;
+    confirmed.map_err(|refusal| refusal.about(&intent))?;
     let (upstream, address) = reached?;
     Ok((upstream, Permission { intent, owner, permit, address }))
 }

@@ -136,11 +136,8 @@ impl Session {
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         let (method, uri) = (request.method().clone(), request.uri().clone());
-        let facts = |status| HttpRequestFacts {
-            method: method.to_string(),
-            path: uri.path().to_owned(),
-            status: Some(status),
-        };
+        let facts =
+            |status| HttpRequestFacts { method: method.to_string(), path: uri.path().to_owned(), status: Some(status) };
         match self.clone().forward(request).await {
             Ok((response, permission)) => {
                 let status = response.status().as_u16();
@@ -170,16 +167,13 @@ impl Session {
         let intent = read(&request)?;
         let owner = self.client.owner(proxy.attributor.as_ref()).await.map_err(|refusal| refusal.about(&intent))?;
         let permit = proxy.decide(&owner, &intent)?;
-        let mut confirmation = Some(self.client.confirm(&owner, proxy.attributor.as_ref()));
-
         let upgrade = rewrite(&mut request, &intent)?;
         let (parts, body) = request.into_parts();
         // A kept connection may be closed by its origin just as we use it: what is safe to send twice, and still at
         // hand, is sent again on another (RFC 9110 §9.2.2, RFC 9112 §9.3.1).
         let repeatable = body.is_end_stream() && parts.method.is_safe() && !upgrade;
-        let again = |request: &Parts| request.again();
         let parts = Parts(parts);
-        let mut copy = repeatable.then(|| again(&parts));
+        let mut copy = repeatable.then(|| parts.again());
         let progress = Arc::new(AtomicU64::new(0));
         let body = Body::counted(body, progress.clone());
         let mut request = Request::from_parts(parts.0, body);
@@ -187,21 +181,22 @@ impl Session {
         loop {
             let kept = if upgrade { None } else { self.kept(&intent, &permit) };
             let reused = kept.is_some();
-            let reached = match kept {
-                Some(kept) => Ok(kept),
-                None => self.connect(&intent, &owner, &permit).await,
+            let reach = async {
+                match kept {
+                    Some(kept) => Ok(kept),
+                    None => self.connect(&intent, &owner, &permit).await,
+                }
             };
-            // Only the first request of a connection waits here, and nothing has been sent before.
-            if let Some(confirmation) = confirmation.take() {
-                confirmation.outcome().await.map_err(|refusal| refusal.about(&intent))?;
-            }
+            // Only the first request of a connection waits for more than the first of these.
+            let (reached, confirmed) = tokio::join!(reach, self.client.confirm(&owner, proxy));
+            confirmed.map_err(|refusal| refusal.about(&intent))?;
             let Kept { mut sender, address } = reached?;
-            let permission = Permission { intent: intent.clone(), owner: owner.clone(), permit: permit.clone(), address };
+            let permission =
+                Permission { intent: intent.clone(), owner: owner.clone(), permit: permit.clone(), address };
             *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(permission.clone());
-            let error = match wait(sender.try_send_request(request), &progress, proxy.patience.response).await {
+            let mut error = match wait(sender.try_send_request(request), &progress, proxy.patience.response).await {
                 Some(Ok(response)) => {
-                    let elapsed = begun.elapsed().as_secs_f64();
-                    proxy.events.metrics().connect_seconds.observe(elapsed);
+                    proxy.events.metrics().connect_seconds.observe(begun.elapsed().as_secs_f64());
                     let lease = Lease { session: self.clone(), kept: Some(Kept { sender, address }), intent };
                     return Ok((self.pass(response, upgrade, lease, &permission)?, permission));
                 }
@@ -216,20 +211,23 @@ impl Session {
             if let Some(fault) = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 return Err(Refusal::new(Kind::InvalidRequest, fault).about(&intent));
             }
-            let mut error = error;
-            match error.take_message() {
+            request = match (error.take_message(), copy.take()) {
                 // Never sent.
-                Some(unsent) if reused => request = unsent,
-                _ if reused && !error.error().is_parse() && copy.is_some() => {
-                    let Some(repeat) = copy.take() else { unreachable!("checked in the guard") };
+                (Some(unsent), repeat) if reused => {
+                    copy = repeat;
+                    unsent
+                }
+                (None, Some(repeat)) if reused && !error.error().is_parse() => {
                     copy = Some(repeat.again());
-                    request = Request::from_parts(repeat.0, Body::empty());
+                    Request::from_parts(repeat.0, Body::empty())
                 }
                 _ => {
                     let detail = format!("the connection to {intent} at {address} failed before an answer came");
-                    return Err(Refusal::new(Kind::UpstreamFailed, detail).about(&intent).because(chain(error.error())));
+                    return Err(Refusal::new(Kind::UpstreamFailed, detail)
+                        .about(&intent)
+                        .because(chain(error.error())));
                 }
-            }
+            };
         }
     }
 
@@ -338,7 +336,9 @@ fn read(request: &Request<Incoming>) -> Result<Intent, Refusal> {
             Kind::UnsupportedScheme,
             format!("the target's scheme is {scheme}, and only http can be forwarded"),
         )
-        .advising(format!("open a tunnel instead: CONNECT {authority}, with the port, then speak {scheme} through it")));
+        .advising(format!(
+            "open a tunnel instead: CONNECT {authority}, with the port, then speak {scheme} through it"
+        )));
     }
     let intent = Intent::parse(authority.as_str(), Some(80)).map_err(|error| invalid(error.to_string()))?;
     if let Some(host) = request.headers().get(header::HOST) {
@@ -390,11 +390,16 @@ fn protocol(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 fn wants_trailers(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::TE) && options(headers, header::TE).any(|coding| coding.eq_ignore_ascii_case("trailers"))
+    headers.contains_key(header::TE)
+        && options(headers, header::TE).any(|coding| coding.eq_ignore_ascii_case("trailers"))
 }
 
 fn options(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
-    headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok()).flat_map(|list| list.split(',').map(str::trim))
+    headers
+        .get_all(name)
+        .into_iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|list| list.split(',').map(str::trim))
 }
 
 /// Takes out what belongs to one hop.

@@ -97,7 +97,9 @@ fn classify_v6(address: Ipv6Addr) -> Class {
 
 fn table_v6(address: Ipv6Addr) -> Class {
     IPV6.iter()
-        .find(|(network, length, _)| (address.to_bits() ^ network.to_bits()).checked_shr(128 - length).unwrap_or(0) == 0)
+        .find(|(network, length, _)| {
+            (address.to_bits() ^ network.to_bits()).checked_shr(128 - length).unwrap_or(0) == 0
+        })
         .map_or(Class::Internal("not global unicast"), |&(_, _, class)| class)
 }
 
@@ -108,7 +110,9 @@ pub(super) enum GuardError {
     #[error("{host} is at {address}, which is {kind}: such addresses are never dialled")]
     Forbidden { host: Host, address: IpAddr, kind: &'static str },
     /// An internal address that this policy does not allow.
-    #[error("{host} is at {address}, which is internal ({kind}), and no endpoint names the host exactly or lists the address")]
+    #[error(
+        "{host} is at {address}, which is internal ({kind}), and no endpoint names the host exactly or lists the address"
+    )]
     Internal { host: Host, address: IpAddr, kind: &'static str },
     /// An address outside the ranges that are all that allows the destination.
     #[error("{host} is at {address}, and what allows it allows only certain addresses, of which this is none")]
@@ -154,7 +158,13 @@ fn is_local(target: SocketAddr) -> bool {
 ///
 /// # Errors
 /// The first address that may not be dialled.
-pub(super) fn admit(host: &Host, port: u16, addresses: &[IpAddr], decision: &Decision, own: &Own) -> Result<(), GuardError> {
+pub(super) fn admit(
+    host: &Host,
+    port: u16,
+    addresses: &[IpAddr],
+    decision: &Decision,
+    own: &Own,
+) -> Result<(), GuardError> {
     let endpoints = || decision.endpoints.iter().filter_map(|(policy, index)| policy.endpoints.get(*index));
     for &address in addresses {
         let canonical = address.to_canonical();
@@ -168,7 +178,8 @@ pub(super) fn admit(host: &Host, port: u16, addresses: &[IpAddr], decision: &Dec
             }
             // An endpoint without a host matches every name: the address alone decides, public or not.
             Class::Public => {
-                let by_range_alone = endpoints().next().is_some() && endpoints().all(|endpoint| endpoint.host.is_none());
+                let by_range_alone =
+                    endpoints().next().is_some() && endpoints().all(|endpoint| endpoint.host.is_none());
                 if by_range_alone && !listed() {
                     return Err(GuardError::Unlisted { host: host.clone(), address });
                 }
@@ -203,13 +214,43 @@ mod tests {
     #[test]
     fn forbidden_addresses_in_every_disguise() {
         for text in [
-            "0.0.0.0", "0.1.2.3", "127.0.0.1", "127.255.255.254", "169.254.169.254", "169.254.0.1", "168.63.129.16",
-            "100.100.100.200", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255", "192.0.0.192",
-            "::", "::1", "fe80::1", "febf::1", "fec0::1", "ff02::1", "fd00:ec2::254", "fd20:ce::254",
-            "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:0:127.0.0.1", "::127.0.0.1", "::169.254.169.254",
-            "64:ff9b::169.254.169.254", "64:ff9b::127.0.0.1", "64:ff9b:1::169.254.169.254",
-            "64:ff9b:1:a9fe:a9:fe00::", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2002:e000:1::",
-            "2001:0:a9fe:a9fe::", "2001:0:808:808:0:0:80ff:fffe", "2001:db8::5efe:7f00:1", "2600::200:5efe:a9fe:a9fe",
+            "0.0.0.0",
+            "0.1.2.3",
+            "127.0.0.1",
+            "127.255.255.254",
+            "169.254.169.254",
+            "169.254.0.1",
+            "168.63.129.16",
+            "100.100.100.200",
+            "224.0.0.1",
+            "239.255.255.255",
+            "240.0.0.1",
+            "255.255.255.255",
+            "192.0.0.192",
+            "::",
+            "::1",
+            "fe80::1",
+            "febf::1",
+            "fec0::1",
+            "ff02::1",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::ffff:0:127.0.0.1",
+            "::127.0.0.1",
+            "::169.254.169.254",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b::127.0.0.1",
+            "64:ff9b:1::169.254.169.254",
+            "64:ff9b:1:a9fe:a9:fe00::",
+            "2002:7f00:1::",
+            "2002:a9fe:a9fe::1",
+            "2002:e000:1::",
+            "2001:0:a9fe:a9fe::",
+            "2001:0:808:808:0:0:80ff:fffe",
+            "2001:db8::5efe:7f00:1",
+            "2600::200:5efe:a9fe:a9fe",
         ] {
             assert!(matches!(classify(ip(text)), Class::Forbidden(_)), "{text}: {:?}", classify(ip(text)));
         }
@@ -218,10 +259,29 @@ mod tests {
     #[test]
     fn internal_addresses_in_every_disguise() {
         for text in [
-            "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1", "100.127.255.255", "192.0.0.1",
-            "192.0.2.1", "198.51.100.1", "203.0.113.1", "198.18.0.1", "198.19.255.255", "fc00::1", "fdff::1",
-            "2001:db8::1", "3fff::1", "::ffff:10.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b:1::8.8.8.8", "2002:a00:1::",
-            "2001:0:808:808:0:0:f5ff:fffe", "4000::1", "100::1",
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "100.64.0.1",
+            "100.127.255.255",
+            "192.0.0.1",
+            "192.0.2.1",
+            "198.51.100.1",
+            "203.0.113.1",
+            "198.18.0.1",
+            "198.19.255.255",
+            "fc00::1",
+            "fdff::1",
+            "2001:db8::1",
+            "3fff::1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b:1::8.8.8.8",
+            "2002:a00:1::",
+            "2001:0:808:808:0:0:f5ff:fffe",
+            "4000::1",
+            "100::1",
         ] {
             assert!(matches!(classify(ip(text)), Class::Internal(_)), "{text}: {:?}", classify(ip(text)));
         }
@@ -230,9 +290,23 @@ mod tests {
     #[test]
     fn public_addresses_stay_public() {
         for text in [
-            "1.1.1.1", "8.8.8.8", "172.32.0.1", "172.15.255.255", "100.63.255.255", "100.128.0.1", "198.20.0.1",
-            "223.255.255.255", "192.0.1.1", "168.63.129.17", "2606:4700::1111", "2a00:1450::1", "::ffff:8.8.8.8",
-            "64:ff9b::8.8.8.8", "2002:808:808::", "2001:0:808:808:0:0:f7f7:f7f7", "2001:4860::8888",
+            "1.1.1.1",
+            "8.8.8.8",
+            "172.32.0.1",
+            "172.15.255.255",
+            "100.63.255.255",
+            "100.128.0.1",
+            "198.20.0.1",
+            "223.255.255.255",
+            "192.0.1.1",
+            "168.63.129.17",
+            "2606:4700::1111",
+            "2a00:1450::1",
+            "::ffff:8.8.8.8",
+            "64:ff9b::8.8.8.8",
+            "2002:808:808::",
+            "2001:0:808:808:0:0:f7f7:f7f7",
+            "2001:4860::8888",
         ] {
             assert_eq!(classify(ip(text)), Class::Public, "{text}");
         }
@@ -285,7 +359,11 @@ mod tests {
 
     #[test]
     fn the_proxy_never_dials_itself() {
-        let own = Own::new(vec!["10.9.8.7:3128".parse().unwrap(), "[::]:9090".parse().unwrap(), "0.0.0.0:3129".parse().unwrap()]);
+        let own = Own::new(vec![
+            "10.9.8.7:3128".parse().unwrap(),
+            "[::]:9090".parse().unwrap(),
+            "0.0.0.0:3129".parse().unwrap(),
+        ]);
         assert!(dials_itself(ip("10.9.8.7"), 3128, &own).is_err());
         assert!(dials_itself(ip("::ffff:10.9.8.7"), 3128, &own).is_err());
         assert!(dials_itself(ip("10.9.8.7"), 3127, &own).is_ok());

@@ -94,7 +94,8 @@ pub(super) fn end(bytes: &[u8], scanned: &mut usize) -> Result<Option<usize>, He
 pub(super) fn parse(bytes: &[u8]) -> Result<Head<'_>, HeadError> {
     let mut lines = Lines { rest: bytes };
     let (method, target, minor) = request_line(lines.next().unwrap_or_default())?;
-    let mut head = Head { method, target, minor, host: None, framing: Framing::Empty, upgrade: false, keep_alive: minor == 1 };
+    let mut head =
+        Head { method, target, minor, host: None, framing: Framing::Empty, upgrade: false, keep_alive: minor == 1 };
     let (mut upgrade_named, mut upgrade_nominated) = (false, false);
     for (count, line) in lines.enumerate() {
         if count == limits::HEAD_FIELDS {
@@ -237,11 +238,13 @@ mod tests {
         let head = read("CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\n\r\n").unwrap();
         assert_eq!((head.method, head.target, head.minor), ("CONNECT", "api.example.com:443", 1));
         assert_eq!((head.host, head.framing, head.keep_alive), (Some("api.example.com:443"), Framing::Empty, true));
-        let head = read("POST http://a/ HTTP/1.1\r\nhost: a\r\nContent-length:  12 \r\nConnection: x, close\r\n\r\n").unwrap();
+        let head =
+            read("POST http://a/ HTTP/1.1\r\nhost: a\r\nContent-length:  12 \r\nConnection: x, close\r\n\r\n").unwrap();
         assert_eq!((head.framing, head.keep_alive), (Framing::Length(12), false));
         let head = read("PUT http://a/ HTTP/1.1\r\nHost: a\r\ntransfer-encoding: Chunked\r\n\r\n").unwrap();
         assert_eq!(head.framing, Framing::Chunked);
-        let head = read("GET http://a/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").unwrap();
+        let head =
+            read("GET http://a/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").unwrap();
         assert!(head.upgrade);
         let head = read("GET http://a/ HTTP/1.0\r\n\r\n").unwrap();
         assert!(!head.keep_alive && head.host.is_none());
@@ -303,7 +306,11 @@ mod tests {
             " GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
         ];
         for text in bad {
-            assert!(matches!(read(&text), Err(Malformed(reason)) if reason != "incomplete"), "{text:?}: {:?}", read(&text));
+            assert!(
+                matches!(read(&text), Err(Malformed(reason)) if reason != "incomplete"),
+                "{text:?}: {:?}",
+                read(&text)
+            );
         }
     }
 

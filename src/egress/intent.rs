@@ -51,7 +51,9 @@ impl Intent {
             authority.split_at(end)
         };
         let port = match (port.strip_prefix(':'), default_port) {
-            (Some(digits), _) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
+            (Some(digits), _) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                digits.parse().ok()
+            }
             (None, Some(default)) if port.is_empty() => Some(default),
             _ => None,
         };
@@ -89,10 +91,25 @@ mod tests {
     #[test]
     fn what_is_no_destination_is_refused() {
         for bad in [
-            "api.example.com", "api.example.com:", "api.example.com:0", "api.example.com:65536", "api.example.com:+443",
-            "api.example.com:443:1", "2001:db8::1:443", "[2001:db8::1", "[2001:db8::1]443", "[fe80::1%eth0]:443",
-            "[api.example.com]:443", "[127.0.0.1]:443", "user@api.example.com:443", ":443", "", "a b:443",
-            "api.example.com%00.github.com:443", "http://api.example.com:443", "api.example.com:443/",
+            "api.example.com",
+            "api.example.com:",
+            "api.example.com:0",
+            "api.example.com:65536",
+            "api.example.com:+443",
+            "api.example.com:443:1",
+            "2001:db8::1:443",
+            "[2001:db8::1",
+            "[2001:db8::1]443",
+            "[fe80::1%eth0]:443",
+            "[api.example.com]:443",
+            "[127.0.0.1]:443",
+            "user@api.example.com:443",
+            ":443",
+            "",
+            "a b:443",
+            "api.example.com%00.github.com:443",
+            "http://api.example.com:443",
+            "api.example.com:443/",
         ] {
             assert!(Intent::parse(bad, None).is_err(), "{bad:?}: {:?}", Intent::parse(bad, None));
         }

@@ -71,6 +71,7 @@ pub struct Proxy {
     host_alias: bool,
     events: Events,
     patience: limits::Patience,
+    confirming: authorize::Cost,
     pool: pool::Pool,
     pipes: splice::Pipes,
 }
@@ -87,6 +88,7 @@ impl Proxy {
             host_alias: settings.host_alias,
             events: settings.events,
             patience: settings.patience,
+            confirming: authorize::Cost::default(),
             pool: pool::Pool::default(),
             pipes: splice::Pipes::default(),
         })
@@ -150,7 +152,9 @@ impl Proxy {
         })?;
         let address = stream
             .peer_addr()
-            .map_err(|error| refuse(Kind::UpstreamUnreachable, format!("{intent} closed the connection at once: {error}")))?
+            .map_err(|error| {
+                refuse(Kind::UpstreamUnreachable, format!("{intent} closed the connection at once: {error}"))
+            })?
             .ip();
         Ok((stream, address))
     }

@@ -22,7 +22,9 @@ use super::limits;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ResolveError {
     /// A file that should say how to resolve does not.
-    #[error("{name} cannot be resolved: {path}: {reason}; it should list name servers, or the hosts file should list the name")]
+    #[error(
+        "{name} cannot be resolved: {path}: {reason}; it should list name servers, or the hosts file should list the name"
+    )]
     Configuration {
         /// The name asked for.
         name: String,
@@ -108,7 +110,10 @@ impl Resolver {
                     }
                 }
                 if addresses.is_empty() {
-                    return Err(ResolveError::NotFound { name: name.to_owned(), reason: "no A or AAAA record".to_owned() });
+                    return Err(ResolveError::NotFound {
+                        name: name.to_owned(),
+                        reason: "no A or AAAA record".to_owned(),
+                    });
                 }
                 Ok(addresses)
             }

@@ -66,7 +66,12 @@ impl Traffic {
 /// # Errors
 /// What the socket that failed said; the other has then been reset as well, so that nobody takes a broken stream for
 /// a finished one.
-pub(super) async fn relay(client: &TcpStream, upstream: &TcpStream, pipes: &Pipes, traffic: &Traffic) -> io::Result<()> {
+pub(super) async fn relay(
+    client: &TcpStream,
+    upstream: &TcpStream,
+    pipes: &Pipes,
+    traffic: &Traffic,
+) -> io::Result<()> {
     let both = async {
         tokio::try_join!(
             direction(client, upstream, pipes, &traffic.sent),

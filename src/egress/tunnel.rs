@@ -91,7 +91,9 @@ impl Tunnel {
         let Self { proxy, client, upstream, mut permission, to_upstream, to_client } = self;
         dial::keep_alive(&upstream);
         let traffic = Traffic::default();
-        if splice::write_all(&upstream, &to_upstream).await.is_err() || splice::write_all(&client, &to_client).await.is_err() {
+        if splice::write_all(&upstream, &to_upstream).await.is_err()
+            || splice::write_all(&client, &to_client).await.is_err()
+        {
             return;
         }
         drop((to_upstream, to_client));

@@ -185,8 +185,11 @@ impl Gate {
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(Next::End),
                 Poll::Pending => {
-                    let (awaited, time) =
-                        if idle { (Awaited::Request, self.patience.keep_alive) } else { (Awaited::Head, self.patience.head) };
+                    let (awaited, time) = if idle {
+                        (Awaited::Request, self.patience.keep_alive)
+                    } else {
+                        (Awaited::Head, self.patience.head)
+                    };
                     ready!(self.poll_deadline(cx, awaited, time));
                     return Poll::Ready(if idle { Next::End } else { Next::Refuse(HeadError::TooSlow) });
                 }

@@ -94,7 +94,8 @@ async fn requests_go_out_as_they_came_but_for_what_belongs_to_one_hop() {
 async fn http_1_0_clients_are_served() {
     let port = mirror().await;
     let fixture = Fixture::with_ports(&[port]).await;
-    let (mut client, answer) = Client::ask(&fixture, format!("GET http://{HOST_ALIAS}:{port}/x HTTP/1.0\r\n\r\n")).await;
+    let (mut client, answer) =
+        Client::ask(&fixture, format!("GET http://{HOST_ALIAS}:{port}/x HTTP/1.0\r\n\r\n")).await;
     assert_eq!(answer.status, 200);
     let seen = String::from_utf8(answer.body.clone()).unwrap();
     assert!(seen.starts_with("GET /x HTTP/1.1\r\n"), "{seen}");
@@ -264,7 +265,10 @@ async fn another_protocol_passes_through_after_101() {
 async fn an_origin_that_answers_101_unasked_is_refused() {
     let port = origin(|mut stream| async move {
         request(&mut stream).await;
-        stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").await.unwrap();
+        stream
+            .write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+            .await
+            .unwrap();
         tokio::time::sleep(SOON).await;
     })
     .await;
@@ -275,7 +279,9 @@ async fn an_origin_that_answers_101_unasked_is_refused() {
 
 #[tokio::test]
 async fn an_origin_that_breaks_off_or_speaks_no_http_is_502() {
-    for reply in ["", "SSH-2.0-test\r\n\r\n", "HTTP/1.1 2", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"] {
+    for reply in
+        ["", "SSH-2.0-test\r\n\r\n", "HTTP/1.1 2", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"]
+    {
         let port = origin(move |mut stream| async move {
             request(&mut stream).await;
             let _ = stream.write_all(reply.as_bytes()).await;
@@ -283,7 +289,11 @@ async fn an_origin_that_breaks_off_or_speaks_no_http_is_502() {
         .await;
         let fixture = Fixture::with_ports(&[port]).await;
         let (_, answer) = Client::ask(&fixture, get(port, "")).await;
-        assert_eq!((answer.status, answer.json()["error"].as_str()), (502, Some("upstream_failed")), "{reply:?} {answer:?}");
+        assert_eq!(
+            (answer.status, answer.json()["error"].as_str()),
+            (502, Some("upstream_failed")),
+            "{reply:?} {answer:?}"
+        );
     }
     let port = closed_port();
     let fixture = Fixture::with_ports(&[port]).await;
@@ -326,10 +336,55 @@ async fn an_open_response_ends_when_the_policy_takes_it_back() {
         assert_ne!(client.more().await, 0);
     }
     // A generation that still allows it changes nothing.
-    fixture.swap(&[entry(HOST_ALIAS, &[port])]);
+    fixture.swap(&[entry(HOST_ALIAS, &[port, 1])]);
     assert!(tokio::time::timeout(Duration::from_millis(50), client.stream.readable()).await.is_err());
     fixture.swap(&[]);
     client.buffer.clear();
     assert!(client.ends().await);
     assert_eq!(fixture.events().last().unwrap().stage, Stage::Reload);
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_100_gets_it_only_if_it_may_send() {
+    let port = origin(|mut stream| async move {
+        request(&mut stream).await;
+        let mut body = [0; 4];
+        stream.read_exact(&mut body).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n").await.unwrap();
+        stream.write_all(&body).await.unwrap();
+    })
+    .await;
+    let fixture = Fixture::with_ports(&[port]).await;
+    let put = get(port, "Content-Length: 4\r\nExpect: 100-continue\r\n").replacen("GET", "PUT", 1);
+    let (mut client, answer) = Client::ask(&fixture, &put).await;
+    assert_eq!(answer.status, 100);
+    client.send("body").await;
+    assert_eq!(client.answer().await.body, b"body");
+    let (_, answer) = Client::ask(&fixture, put.replace(HOST_ALIAS, "api.example.com")).await;
+    assert_eq!(answer.status, 403);
+}
+
+#[tokio::test]
+async fn a_client_that_resets_takes_its_silent_response_along() {
+    let (ended, mut end) = tokio::sync::mpsc::channel(1);
+    let port = origin(move |mut stream| {
+        let ended = ended.clone();
+        async move {
+            request(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nfirst").await.unwrap();
+            let _ = stream.read_u8().await;
+            let _ = ended.send(()).await;
+        }
+    })
+    .await;
+    let fixture = Fixture::with_ports(&[port]).await;
+    let mut client = fixture.client().await;
+    client.send(get(port, "")).await;
+    while !client.buffer.ends_with(b"first\r\n") {
+        assert_ne!(client.more().await, 0);
+    }
+    assert!(end.try_recv().is_err());
+    super::super::splice::reset_on_close(&client.stream);
+    drop(client);
+    tokio::time::timeout(SOON, end.recv()).await.expect("the origin is let go").unwrap();
 }

@@ -4,6 +4,7 @@
 mod connect;
 mod forward;
 mod names;
+mod owners;
 mod refusals;
 mod tunnel;
 
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 
 use super::limits::Patience;
 use super::{Proxy, Resolver, Settings};
+use crate::attribution::Attributor;
 use crate::contract::HOST_ALIAS;
 use crate::event::{Event, Events, NetworkActivity};
 use crate::policy::{PolicySource, ReloadOutcome, Sources, Store};
@@ -36,13 +38,17 @@ struct Fixture {
 
 /// An entry that lets every program reach these ports of `host`, which may be a glob.
 fn entry(host: &str, ports: &[u16]) -> String {
-    format!("  to-{}:\n    endpoints: [{{host: \"{host}\", ports: {ports:?}}}]\n    binaries: [{{path: \"**\"}}]\n", host.replace(['*', '.'], "-"))
+    format!(
+        "  to-{}:\n    endpoints: [{{host: \"{host}\", ports: {ports:?}}}]\n    binaries: [{{path: \"**\"}}]\n",
+        host.replace(['*', '.'], "-")
+    )
 }
 
 impl Fixture {
     /// A proxy that lets everyone reach these ports of the host's loopback.
     async fn with_ports(ports: &[u16]) -> Self {
-        Self::new(vec![entry(HOST_ALIAS, ports)], Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53)).await
+        Self::new(vec![entry(HOST_ALIAS, ports)], Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53))
+            .await
     }
 
     async fn new(network: Vec<String>, resolver: Resolver) -> Self {
@@ -58,19 +64,28 @@ impl Fixture {
     }
 
     async fn with_patience(network: Vec<String>, resolver: Resolver, patience: Patience) -> Self {
+        Self::with_attributor(network, resolver, patience, None).await
+    }
+
+    async fn with_attributor(
+        network: Vec<String>,
+        resolver: Resolver,
+        patience: Patience,
+        attributor: Option<Arc<Attributor>>,
+    ) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let policy = tempfile::NamedTempFile::new().unwrap();
         write_policy(policy.path(), &network);
         let store = Store::open(Sources {
-            require_identity: false,
+            require_identity: attributor.is_some(),
             ..Sources::new(PolicySource::File(policy.path().to_owned()))
         })
         .unwrap();
         let (events, recorded) = Events::recorded();
         let settings = Settings {
             store: store.clone(),
-            attributor: None,
+            attributor,
             resolver,
             own_addresses: vec![address],
             host_alias: true,
@@ -106,7 +121,10 @@ impl Fixture {
     /// Network events so far.
     fn events(&self) -> Vec<NetworkActivity> {
         let events = self.recorded.lock().unwrap();
-        events.iter().filter_map(|event| if let Event::Network(activity) = event { Some(activity.clone()) } else { None }).collect()
+        events
+            .iter()
+            .filter_map(|event| if let Event::Network(activity) = event { Some(activity.clone()) } else { None })
+            .collect()
     }
 }
 
@@ -117,11 +135,16 @@ struct Client {
 }
 
 /// An answer of the proxy.
-#[derive(Debug)]
 struct Answer {
     status: u16,
     head: String,
     body: Vec<u8>,
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.head, String::from_utf8_lossy(&self.body))
+    }
 }
 
 impl Answer {
@@ -147,7 +170,10 @@ impl Client {
     }
 
     async fn more(&mut self) -> usize {
-        tokio::time::timeout(SOON, self.stream.read_buf(&mut self.buffer)).await.expect("an answer in time").unwrap_or(0)
+        tokio::time::timeout(SOON, self.stream.read_buf(&mut self.buffer))
+            .await
+            .expect("an answer in time")
+            .unwrap_or(0)
     }
 
     /// Reads one whole answer, its body by Content-Length or by chunks.

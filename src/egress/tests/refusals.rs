@@ -4,7 +4,9 @@ use super::*;
 async fn refused(head: &str) -> Answer {
     let port = origin(|_| async { panic!("a refused request reached the origin") }).await;
     let fixture = Fixture::with_ports(&[port]).await;
-    let head = head.replace("TARGET", &format!("http://{HOST_ALIAS}:{port}/")).replace("HOST", &format!("{HOST_ALIAS}:{port}"));
+    let head = head
+        .replace("TARGET", &format!("http://{HOST_ALIAS}:{port}/"))
+        .replace("HOST", &format!("{HOST_ALIAS}:{port}"));
     let (mut client, answer) = Client::ask(&fixture, head).await;
     assert_eq!(answer.field("connection"), Some("close"), "{answer:?}");
     assert!(client.ends().await);
@@ -41,7 +43,11 @@ async fn a_broken_chunked_body_is_400() {
             // An origin that would answer only a complete request.
             let mut seen = Vec::new();
             while stream.read_buf(&mut seen).await.unwrap_or(0) > 0 {
-                assert!(!seen.ends_with(b"0\r\n\r\n"), "a broken body was repaired: {:?}", String::from_utf8_lossy(&seen));
+                assert!(
+                    !seen.ends_with(b"0\r\n\r\n"),
+                    "a broken body was repaired: {:?}",
+                    String::from_utf8_lossy(&seen)
+                );
             }
         })
         .await;
@@ -50,7 +56,11 @@ async fn a_broken_chunked_body_is_400() {
             "POST http://{HOST_ALIAS}:{port}/ HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\nTransfer-Encoding: chunked\r\n\r\n{body}"
         );
         let (mut client, answer) = Client::ask(&fixture, request).await;
-        assert_eq!((answer.status, answer.json()["error"].as_str()), (400, Some("invalid_request")), "{body:?} {answer:?}");
+        assert_eq!(
+            (answer.status, answer.json()["error"].as_str()),
+            (400, Some("invalid_request")),
+            "{body:?} {answer:?}"
+        );
         assert!(client.ends().await);
     }
 }
@@ -67,7 +77,7 @@ async fn heads_beyond_the_bounds_are_431() {
 
 #[tokio::test]
 async fn a_head_that_never_ends_is_408() {
-    let fixture = Fixture::hasty(&[], 200).await;
+    let fixture = Fixture::hasty(&[1], 200).await;
     let mut client = fixture.client().await;
     // A byte now and then is no excuse.
     let begun = std::time::Instant::now();
@@ -82,7 +92,7 @@ async fn a_head_that_never_ends_is_408() {
 
 #[tokio::test]
 async fn a_silent_connection_ends_without_an_answer() {
-    let fixture = Fixture::hasty(&[], 50).await;
+    let fixture = Fixture::hasty(&[1], 50).await;
     assert!(fixture.client().await.ends().await);
 }
 
@@ -109,11 +119,23 @@ async fn targets_that_are_not_for_a_proxy_are_explained() {
     for (head, error, word) in [
         (format!("GET / HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n"), "invalid_request", "proxy"),
         (format!("OPTIONS * HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n"), "invalid_request", "proxy"),
-        (format!("GET https://{HOST_ALIAS}:{port}/ HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n"), "unsupported_proxy_scheme", "CONNECT"),
-        (format!("GET ftp://{HOST_ALIAS}:{port}/ HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n"), "unsupported_proxy_scheme", "CONNECT"),
+        (
+            format!("GET https://{HOST_ALIAS}:{port}/ HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n"),
+            "unsupported_proxy_scheme",
+            "CONNECT",
+        ),
+        (
+            format!("GET ftp://{HOST_ALIAS}:{port}/ HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n"),
+            "unsupported_proxy_scheme",
+            "CONNECT",
+        ),
         (format!("GET http://{HOST_ALIAS}:{port}/ HTTP/1.1\r\nHost: github.com\r\n\r\n"), "invalid_request", "Host"),
         (format!("GET http://{HOST_ALIAS}:{port}/ HTTP/1.1\r\nHost: {HOST_ALIAS}\r\n\r\n"), "invalid_request", "Host"),
-        (format!("GET http://u:p@{HOST_ALIAS}:{port}/ HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n"), "invalid_request", "@"),
+        (
+            format!("GET http://u:p@{HOST_ALIAS}:{port}/ HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n"),
+            "invalid_request",
+            "@",
+        ),
     ] {
         // All on one connection: none of them costs it.
         client.send(&head).await;
