@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum, ValueHint};
 
+use crate::confine::seccomp::Profile;
 use crate::contract::env;
 use crate::event::{Destination, LogLevel};
 
@@ -162,6 +163,16 @@ pub enum SeccompProfile {
     Strict,
     /// What CUDA needs as well
     Gpu,
+}
+
+impl From<SeccompProfile> for Profile {
+    fn from(profile: SeccompProfile) -> Self {
+        match profile {
+            SeccompProfile::Baseline => Self::Baseline,
+            SeccompProfile::Strict => Self::Strict,
+            SeccompProfile::Gpu => Self::Gpu,
+        }
+    }
 }
 
 /// `--on-invalid-policy`.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::sandbox::{self, Failure};
+use super::sandbox::Failure;
 use crate::cli;
 use crate::doctor::bait::Laid;
 use crate::doctor::escape::{self, Attempt, Bait};

@@ -13,8 +13,18 @@ use crate::workload::control::{CONTROL_FD, Control, Failure, Report};
 use crate::workload::init;
 use crate::workload::launch::{ORDERS_FD, ORDERS_LIMIT, Sealed};
 
-/// Its name: the only argument it takes.
-pub const NAME: &str = "launch";
+/// Whether this process was started by [`crate::workload::launch`]: by its only argument, and by descriptor 3, which
+/// is the control socket.
+#[must_use]
+pub fn was_spawned() -> bool {
+    use nix::sys::socket::{SockType, getsockopt, sockopt};
+    process::adopt(CONTROL_FD).is_ok_and(|socket| {
+        let kind = getsockopt(&socket, sockopt::SockType);
+        // Asked only: it is still to be adopted.
+        let _ = std::os::fd::IntoRawFd::into_raw_fd(socket);
+        kind == Ok(SockType::SeqPacket)
+    })
+}
 
 /// Makes the namespaces, becomes or leaves behind the sandbox's init. The exit code means something only to those who
 /// start this by hand: the supervisor is told over the socket.

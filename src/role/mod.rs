@@ -96,7 +96,7 @@ const NAME_PREFIX: &str = "openshell-";
 pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
     // The hidden re-execution comes before everything: it is on the path of every start and has no flags.
-    if arguments.get(1).is_some_and(|first| first == launch::NAME) {
+    if arguments.get(1).is_some_and(|first| first == "launch") && launch::was_spawned() {
         return ExitCode::from(launch::main());
     }
     match choose(&arguments) {
@@ -112,7 +112,6 @@ pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 /// What the command line asks for.
-#[derive(Debug)]
 enum Choice {
     Role(&'static Role, Vec<OsString>),
     List,
@@ -277,7 +276,7 @@ mod tests {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         match choose(&arguments)? {
             Choice::Role(role, rest) => Ok((role.name, rest)),
-            other => panic!("{other:?} is no role"),
+            Choice::List | Choice::Version | Choice::Help => panic!("{arguments:?} choose no role"),
         }
     }
 
@@ -303,6 +302,7 @@ mod tests {
     #[test]
     fn what_names_no_role_or_two_is_refused() {
         let wrong = |arguments: &[&str]| chosen(arguments).expect_err("no role");
+        assert_eq!(wrong(&["x", "launch"]), ChoiceError::Unknown("launch".into()));
         assert_eq!(wrong(&[]), ChoiceError::EmptyArgv);
         assert_eq!(wrong(&[""]), ChoiceError::EmptyArgv);
         assert_eq!(wrong(&["x", "--mode"]), ChoiceError::ModeWithoutValue);

@@ -11,8 +11,7 @@ use super::sandbox::{self, Failure};
 use crate::attribution::Processes;
 use crate::cli;
 use crate::event::{Events, Severity, admin};
-use crate::policy::store::Store;
-use crate::policy::{self, Policy};
+use crate::policy::{self, Policy, Store};
 use crate::sys::netlink::{Protocol, Socket};
 
 /// Serves until TERM or INT, which are exit code 0.

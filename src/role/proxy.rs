@@ -10,13 +10,18 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::sandbox::Failure;
-use crate::attribution::{Attributor, Processes};
+use crate::attribution::{AttributionConfig, Attributor, Processes};
 use crate::cli::{BinaryIdentity, OnInvalidPolicy, PolicyOptions};
+use crate::egress::limits::Patience;
 use crate::egress::{Proxy, Resolver, Settings};
 use crate::event::{Events, Severity};
-use crate::policy::store::{OnInvalid, PolicySource, Sources, Store};
-use crate::policy::Policy;
+use crate::policy::{OnInvalid, Policy, PolicySource, Sources, Store};
 use crate::sys::netlink::Socket;
+
+/// Where names are looked up, the supervisor's own view of them (hosts(5), resolv.conf(5)).
+const HOSTS: &str = "/etc/hosts";
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+const DNS_PORT: u16 = 53;
 
 /// Makes the supervisor itself hard to read: no core, no ptrace by its user's other processes. And roomy: every
 /// connection takes two descriptors, so the soft limit goes up to the hard one.
@@ -42,7 +47,7 @@ pub fn runtime() -> std::io::Result<Runtime> {
 pub fn open_store(options: &PolicyOptions, built_in: impl FnOnce() -> Policy) -> Result<Arc<Store>, Failure> {
     let policy = match &options.policy {
         Some(file) => PolicySource::File(file.clone()),
-        None => PolicySource::BuiltIn(built_in()),
+        None => PolicySource::BuiltIn(Box::new(built_in())),
     };
     Store::open(Sources {
         rules: options.policy_rules.clone(),
@@ -77,7 +82,7 @@ pub fn attributor(
         );
         return None;
     }
-    Some(Arc::new(Attributor::new(diagnosis, processes)))
+    Some(Arc::new(Attributor::new(AttributionConfig { diagnosis, processes })))
 }
 
 /// The processes of a sandbox: those of its own /proc, or those below its init.
@@ -105,10 +110,11 @@ pub fn serve(
     let proxy = Proxy::new(Settings {
         store,
         attributor,
-        resolver: Resolver::system(),
+        resolver: Resolver::new(HOSTS, RESOLV_CONF, DNS_PORT),
         own_addresses,
         host_alias,
         events: events.clone(),
+        patience: Patience::default(),
     });
     let (stop, stopped) = watch::channel(false);
     let events = events.clone();

@@ -1,7 +1,7 @@
 //! The combined sandbox as a recipe: policy, identity, namespaces, proxy, workload, end.
 
 use std::fmt::Display;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::proxy;
-use crate::attribution::Attributor;
+use crate::attribution::{Attributor, Transport};
 use crate::cli;
 use crate::confine::identity::{self, Identity};
 use crate::confine::landlock::{self, Grants};
@@ -17,7 +17,7 @@ use crate::confine::limits::Limits;
 use crate::contract::{PROXY_PORT, PROXY_URL, env, exit};
 use crate::event::{Actor, Event, Events, EventsConfig, ProcessActivity, ProcessStep, SandboxIdentity, Severity, admin};
 use crate::fence::bypass;
-use crate::policy::{self, Policy, store::Store};
+use crate::policy::{self, Policy, Store};
 use crate::workload::command::Command;
 use crate::workload::environment::{Environment, Inherit, UserVariable};
 use crate::workload::{Orders, launch, supervise};
@@ -156,7 +156,16 @@ async fn prepare(mut orders: Orders, events: &Events) -> Result<launch::Prepared
 
 /// Names the program behind a packet that tried to go around the proxy, where its socket can still be found.
 fn actor_finder(attributor: Option<Arc<Attributor>>) -> impl Fn(&bypass::Attempt) -> Option<Actor> + Send {
-    move |attempt| attributor.as_ref().and_then(|attributor| attributor.actor_of(attempt))
+    move |attempt| {
+        let transport = match i32::from(attempt.protocol) {
+            nix::libc::IPPROTO_TCP => Transport::Tcp,
+            nix::libc::IPPROTO_UDP => Transport::Udp,
+            _ => return None,
+        };
+        let source = SocketAddr::new(attempt.source, attempt.source_port);
+        let destination = SocketAddr::new(attempt.destination, attempt.destination_port);
+        attributor.as_ref()?.actor_of(source, destination, transport)
+    }
 }
 
 /// Opens where events go.
