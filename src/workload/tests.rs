@@ -613,3 +613,31 @@ fn an_ordinary_user_keeps_its_id_in_namespaces_of_its_own() {
         }
     });
 }
+
+#[test]
+fn as_process_1_the_supervisor_reaps_strangers() {
+    on_runtime(async {
+        let world = World::new("echo > ready; sleep 2");
+        let orders = world.directory.path().join("orders");
+        std::fs::write(&orders, serde_json::to_vec(&world.orders).unwrap()).unwrap();
+        // unshare(1), the supervisor as process 1, and a guest that leaves an orphan behind.
+        let mut unshare = std::process::Command::new("/usr/bin/unshare")
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+            .arg(std::env::current_exe().unwrap())
+            .args([SUPERVISE.to_str().unwrap(), orders.to_str().unwrap()])
+            .spawn()
+            .unwrap();
+        assert!(wait_for(|| world.directory.path().join("ready").exists()).await);
+        let children = format!("/proc/{0}/task/{0}/children", unshare.id());
+        let supervisor = std::fs::read_to_string(children).unwrap().trim().to_owned();
+        let guest = std::process::Command::new("/usr/bin/nsenter")
+            .args(["--target", &supervisor, "--pid", "/bin/sh", "-c", "sleep 0.2 & exit 0"])
+            .status()
+            .unwrap();
+        assert!(guest.success());
+        let children = || std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+        assert!(wait_for(|| children().split_whitespace().count() == 2).await, "control: the orphan is adopted");
+        assert!(wait_for(|| children().split_whitespace().count() == 1).await, "a zombie stays: {}", children());
+        assert_eq!(unshare.wait().unwrap().code(), Some(0));
+    });
+}
