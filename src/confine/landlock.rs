@@ -5,9 +5,10 @@
 //! that a grant below a directory which only root can search still works, as the driver's volumes need. What is
 //! opened are `O_PATH` descriptors: they name a place and give no access. [`Ruleset::restrict`] runs after the drop.
 
-use std::fs::OpenOptions;
+mod place;
+
+use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -15,7 +16,6 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use nix::errno::Errno;
-use nix::libc;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::{Compatibility, Filesystem};
@@ -189,10 +189,13 @@ fn build(grants: &Grants, probe: Probe) -> Result<Ruleset, LandlockError> {
         ruleset = ruleset.scope(scopes)?;
     }
     let mut created = ruleset.create()?;
+    // As written and as they are: a link on the way to one must not hide that something lies below it.
+    let real = grants.read_write.iter().filter_map(|path| path.canonicalize().ok());
+    let writable: Vec<PathBuf> = grants.read_write.iter().cloned().chain(real).collect();
     let sets = [(&grants.read_only, AccessFs::from_read(abi)), (&grants.read_write, AccessFs::from_all(abi))];
     for (paths, rights) in sets {
         for path in paths {
-            let (place, directory) = match open(path) {
+            let (place, directory) = match open(path, &writable) {
                 Ok(opened) => opened,
                 Err(source) if grants.hard && source.kind() != std::io::ErrorKind::NotFound => {
                     return Err(LandlockError::Path { path: path.clone(), source });
@@ -213,8 +216,8 @@ fn rights_for(rights: BitFlags<AccessFs>, directory: bool, abi: ABI) -> BitFlags
     if directory { rights } else { rights & AccessFs::from_file(abi) }
 }
 
-fn open(path: &Path) -> std::io::Result<(OwnedFd, bool)> {
-    let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+fn open(path: &Path, writable: &[PathBuf]) -> std::io::Result<(OwnedFd, bool)> {
+    let place = File::from(place::open(path, writable)?);
     // Asked of the descriptor, not of the path: they could differ.
     let directory = place.metadata()?.is_dir();
     Ok((place.into(), directory))

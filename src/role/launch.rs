@@ -48,6 +48,8 @@ pub fn main() -> u8 {
 }
 
 fn recipe(control: &Control) -> Result<(), Failure> {
+    // What `ps` shows would else be the `exe` of /proc/self/exe.
+    prctl::set_name(c"openshell-init").map_err(Failure::setup)?;
     die_with_the_supervisor(control)?;
     let Sealed { orders, plan } = read_orders()?;
     process::close_from(ORDERS_FD).map_err(|error| Failure::setup(format!("close_range: {error}")))?;

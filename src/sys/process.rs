@@ -165,6 +165,26 @@ pub fn reap() -> io::Result<Option<(Pid, End)>> {
     }
 }
 
+/// Collects children that have ended, until it meets `but` or there are none left that have.
+pub fn reap_all_but(but: Pid) {
+    loop {
+        // SAFETY: zero is a valid siginfo_t, which waitid fills.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: `info` outlives the call. A child is only looked at (WNOWAIT).
+        if unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, flags) } != 0 {
+            return;
+        }
+        // SAFETY: waitid has filled the fields of a SIGCHLD, or left the zero that means "none".
+        let pid = unsafe { info.si_pid() };
+        if pid == 0 || pid == but.as_raw() {
+            return;
+        }
+        // SAFETY: a null status is allowed.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
+    }
+}
+
 /// The Landlock ABI of the running kernel (landlock_create_ruleset(2) with `LANDLOCK_CREATE_RULESET_VERSION`).
 ///
 /// # Errors

@@ -265,6 +265,10 @@ impl Running {
 }
 
 impl Workload {
+    pub(super) fn init(&self) -> Pid {
+        self.init_end.pid
+    }
+
     pub(super) async fn signal(&self, signal: Signal) -> io::Result<()> {
         if self.ending.is_some() {
             return Ok(());

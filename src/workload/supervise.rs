@@ -1,16 +1,18 @@
 //! Standing between whoever started the supervisor and the workload: signals go in, the exit code comes out.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
+use nix::unistd::{Pid, getpid};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
 use super::launch::{Happening, Running, Workload};
 use crate::contract::exit;
+use crate::sys::process;
 
 /// Signals that are the workload's. SIGTSTP is caught only where the workload has no terminal to hear it from.
 const FORWARDED: &[Signal] = &[
@@ -67,12 +69,35 @@ impl Signals {
     }
 }
 
+/// Orphans of others. The supervisor of a container is process 1 there, and what is left behind by a program that the
+/// runtime starts beside the workload (`kubectl exec`) becomes its child.
+#[derive(Debug)]
+struct Strangers {
+    ended: Option<Stream>,
+}
+
+impl Strangers {
+    fn adopt() -> Self {
+        let is_reaper = getpid() == Pid::from_raw(1);
+        // Without the handler zombies gather, which costs less than a sandbox that does not start.
+        Self { ended: is_reaper.then(|| signal(SignalKind::child()).ok()).flatten() }
+    }
+
+    async fn next(&mut self) {
+        match &mut self.ended {
+            Some(stream) => drop(stream.recv().await),
+            None => pending().await,
+        }
+    }
+}
+
 /// Waits for the workload's end and returns the exit code that stands for it: its own, 128+n, or 124.
 ///
 /// SIGTERM, and the end of the timeout, start the grace after which what still runs is killed. Dropping the future
 /// kills the workload at once.
 pub async fn run(mut running: Running, options: Options) -> u8 {
     let mut timeout = options.timeout.map(|timeout| Instant::now() + timeout);
+    let mut strangers = Strangers::adopt();
     let mut last = None;
     let mut timed_out = false;
     loop {
@@ -90,6 +115,7 @@ pub async fn run(mut running: Running, options: Options) -> u8 {
                     return if timed_out { exit::TIMED_OUT } else { outcome.ending.exit_code() };
                 }
             },
+            () = strangers.next() => process::reap_all_but(running.workload.init()),
             () = until(timeout) => {
                 (timeout, timed_out) = (None, true);
                 tell(&running.workload, Signal::SIGTERM).await;
@@ -118,7 +144,7 @@ pub async fn run(mut running: Running, options: Options) -> u8 {
 async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 

@@ -467,8 +467,12 @@ impl Drop for Screen {
 #[test]
 fn the_terminal_is_the_workload_s_while_it_runs() {
     for isolated in [false, true] {
-        let script = "trap 'echo got-int' INT; echo re''ady; while :; do sleep 0.05; done";
-        let world = World::new(script);
+        // It forks nothing: a terminal signal between a shell's vfork and the exec stops the child alone, here as
+        // anywhere.
+        let script = "exec 3<> fifo; trap 'echo got-int' INT; trap 'exit 9' QUIT; echo re''ady; while :; do read -t 0.05 -u 3; done";
+        let world = World::of(&["/bin/bash", "-c", script]);
+        nix::unistd::mkfifo(&world.directory.path().join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        chown(world.directory.path().join("fifo"), Some(UID), Some(GID)).unwrap();
         let world = if isolated { world.isolated() } else { world };
         let mut screen = Screen::new();
         screen.supervise(&world, "");
@@ -498,7 +502,7 @@ fn the_terminal_is_the_workload_s_while_it_runs() {
         screen.type_in("\x1c");
         screen.expect("> ");
         screen.type_in("echo co''de=$?\n");
-        screen.expect("code=131");
+        screen.expect("code=9");
     }
 }
 
@@ -531,7 +535,7 @@ fn a_shell_as_the_workload_has_job_control() {
 
 #[test]
 fn in_a_pipeline_the_other_jobs_keep_the_terminal() {
-    let world = World::new("echo re''ady; sleep 30").isolated();
+    let world = World::new("echo re''ady; exec sleep 30").isolated();
     let mut screen = Screen::new();
     screen.supervise(&world, " | cat");
     screen.expect("ready");
@@ -607,5 +611,33 @@ fn an_ordinary_user_keeps_its_id_in_namespaces_of_its_own() {
             let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_default();
             assert_eq!(line.split_once('\t').unwrap().1.trim(), value, "{field}");
         }
+    });
+}
+
+#[test]
+fn as_process_1_the_supervisor_reaps_strangers() {
+    on_runtime(async {
+        let world = World::new("echo > ready; sleep 2");
+        let orders = world.directory.path().join("orders");
+        std::fs::write(&orders, serde_json::to_vec(&world.orders).unwrap()).unwrap();
+        // unshare(1), the supervisor as process 1, and a guest that leaves an orphan behind.
+        let mut unshare = std::process::Command::new("/usr/bin/unshare")
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+            .arg(std::env::current_exe().unwrap())
+            .args([SUPERVISE.to_str().unwrap(), orders.to_str().unwrap()])
+            .spawn()
+            .unwrap();
+        assert!(wait_for(|| world.directory.path().join("ready").exists()).await);
+        let children = format!("/proc/{0}/task/{0}/children", unshare.id());
+        let supervisor = std::fs::read_to_string(children).unwrap().trim().to_owned();
+        let guest = std::process::Command::new("/usr/bin/nsenter")
+            .args(["--target", &supervisor, "--pid", "/bin/sh", "-c", "sleep 0.2 & exit 0"])
+            .status()
+            .unwrap();
+        assert!(guest.success());
+        let children = || std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+        assert!(wait_for(|| children().split_whitespace().count() == 2).await, "control: the orphan is adopted");
+        assert!(wait_for(|| children().split_whitespace().count() == 1).await, "a zombie stays: {}", children());
+        assert_eq!(unshare.wait().unwrap().code(), Some(0));
     });
 }

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -180,4 +181,18 @@ fn rulesets_of_older_kernels_are_still_built() {
         };
         assert_eq!(child::run(act).unwrap(), [1, abi as u8]);
     }
+}
+
+#[test]
+fn a_link_that_an_earlier_workload_may_have_planted_grants_nothing() {
+    let tree = Tree::new();
+    std::os::unix::fs::symlink(tree.at("none"), tree.at("rw/out")).unwrap();
+    let planted = |hard| Grants { read_only: Vec::new(), read_write: vec![tree.at("rw"), tree.at("rw/out")], hard };
+    assert!(matches!(prepare(&planted(true)), Err(LandlockError::Path { .. })));
+    let ruleset = prepare(&planted(false)).unwrap();
+    assert!(ruleset.outcome.skipped[0].contains("symbolic link"), "{:?}", ruleset.outcome.skipped);
+    let read = || fs::read(tree.at("none/file")).map(drop);
+    assert_eq!(confined(Some(&planted(false)), read), Err(libc::EACCES));
+    let named = Grants { read_write: vec![tree.at("none")], ..Grants::default() };
+    assert_eq!(confined(Some(&named), read), Ok(()), "control: named itself");
 }
