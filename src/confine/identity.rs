@@ -150,8 +150,7 @@ impl Identity {
             None if current.uid == 0 => by_default(&accounts)?,
             None => (keep(&accounts, &current)?, "the supervisor's own identity"),
         };
-        identity.refuse_root(field)?;
-        if current.uid != 0 {
+        if current.uid != 0 && identity.uid != 0 {
             if (identity.uid, identity.gid) != (current.uid, current.gid) {
                 return Err(IdentityError::CannotSwitch {
                     field,
@@ -171,8 +170,8 @@ impl Identity {
                     list.join(", ")
                 ));
             }
-            // Group 0 of an ordinary user opens what root's group may, which is little, and cannot be dropped.
         }
+        identity.refuse_root(field)?;
         Ok(identity)
     }
 

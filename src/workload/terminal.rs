@@ -74,13 +74,6 @@ impl Lent {
         }
     }
 
-    /// Gives the workload's group the foreground if the supervisor has it, as after `bg` and a later `fg`.
-    pub fn lend(&self, group: Pid) {
-        if tcgetpgrp(stdin()) == Ok(getpgrp()) {
-            let _ = tcsetpgrp(stdin(), group);
-        }
-    }
-
     /// Takes the terminal back. Nobody can be told if it fails: then the terminal is gone.
     pub fn take_back(&self) {
         if tcgetpgrp(stdin()).is_ok_and(|group| group != getpgrp()) {

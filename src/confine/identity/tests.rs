@@ -78,6 +78,13 @@ fn root_is_refused_in_every_form() {
         assert!(message.contains(what), "{user:?} {group:?}: {message}");
     }
     assert!(etc.resolve(&policy(Some("agent"), None), 0).is_ok(), "control");
+    // Kept ones too: what cannot be dropped cannot be accepted.
+    let kept = |kept: &[u32]| {
+        let current = Current { uid: 1234, gid: 1234, kept: kept.to_vec() };
+        Identity::resolve_in(etc.directory.path(), &Sources::default(), current)
+    };
+    assert!(kept(&[0]).unwrap_err().to_string().contains("supplementary group 0"));
+    assert!(kept(&[7]).is_ok(), "control");
 }
 
 #[test]
