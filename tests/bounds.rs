@@ -17,7 +17,7 @@ impl Stage {
         let world = World::new();
         let destinations = ["api.example.com:7", "api.example.com:80", "other.example.com:80", "203.0.113.9:80"];
         let policy = world.file("policy.yaml", policy_text("**", &destinations));
-        let mut command = world.role("network").policy(policy).build();
+        let mut command = world.role("network").args(["--binary-identity", "relaxed"]).policy(policy).build();
         prepare(&mut command);
         let proxy = Daemon::spawn(command);
         eventually("the proxy listens", || world.in_machine(|| TcpStream::connect("127.0.0.1:3128").is_ok()));

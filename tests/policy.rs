@@ -24,7 +24,7 @@ unknown_section: true
 ";
     let file = world.file("bad.yaml", text);
     let outcome = world.role("policy").arg("check").arg(&file).output().expect(1);
-    for (line, word) in [(3, "relative/path"), (4, "read_write"), (6, "root"), (10, "host"), (11, "port"), (12, "protocol"), (14, "unknown_section")] {
+    for (line, word) in [(3, "read_only"), (4, "read_write"), (6, "root"), (10, "host"), (11, "port"), (12, "protocol"), (14, "unknown_section")] {
         let place = format!("bad.yaml:{line}:");
         assert!(
             outcome.stderr.lines().chain(outcome.stdout.lines()).any(|told| told.contains(&place) && told.contains(word)),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::origins::{self, Origin};
-use crate::world::{Outcome, World};
+use crate::world::{Outcome, World, policy_text};
 
 /// The same act under four policies. `act` prints `reached` on success, by whatever its program calls success.
 struct Matrix<'w> {
@@ -22,7 +22,10 @@ impl Matrix<'_> {
     fn check(&self, origin: &Origin, script: &str) {
         let (host, port) = (self.host, self.port);
         let run = |name: &str, binary: &str, destination: &str| -> Outcome {
-            let policy = self.world.policy(&format!("{name}.yaml"), binary, &[destination]);
+            // Programs of a test's own lie in the world's directory.
+            let text = policy_text(binary, &[destination])
+                + &format!("filesystem_policy: {{include_workdir: false, read_only: [{}]}}\n", self.world.directory().display());
+            let policy = self.world.file(&format!("{name}.yaml"), text);
             self.world.run().policy(policy).shell(script).output()
         };
         let allowed = run("allowed", self.binary, &format!("{host}:{port}"));
@@ -94,38 +97,26 @@ fn python_urllib_and_requests() {
     matrix.check(&origin, "/usr/bin/python3 -c 'import requests; print(requests.get(\"http://api.example.com/\").text)'");
 }
 
+/// A Node that reads NODE_USE_ENV_PROXY, which Debian's does not yet; `.ci/run` says how to get it.
+const NODE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools/node_modules/node/bin/node");
+
 #[test]
-fn node_fetch_and_http() {
+fn node_fetch_by_its_environment_and_http_by_request() {
     let world = World::new();
     let origin = Origin::start(&world, 80, page());
-    let node = fs::canonicalize("/usr/bin/node").or_else(|_| fs::canonicalize("/usr/local/bin/node")).expect("node");
+    let node = world.directory().join("node");
+    fs::copy(NODE, &node).unwrap_or_else(|error| panic!("{NODE}: {error}; npm install --prefix target/tools node@24"));
     let matrix = Matrix {
         world: &world,
         binary: String::leak(node.display().to_string()),
         host: "api.example.com",
         port: 80,
     };
-    // Node reads NODE_USE_ENV_PROXY since 22.21 and 24: an older one is told the proxy by an explicit request.
-    let explicit = "require(\"http\").get({host:\"127.0.0.1\",port:3128,path:\"http://api.example.com/\"}, \
-                    r => r.on(\"data\", d => process.stdout.write(d)))";
-    matrix.check(&origin, &format!("{} -e '{explicit}'", node.display()));
-    if node_reads_proxy_environment(&node) {
-        matrix.check(
-            &origin,
-            &format!(
-                "{} -e 'fetch(\"http://api.example.com/\").then(r => r.text()).then(console.log, e => console.error(e.message))'",
-                node.display()
-            ),
-        );
-    }
-}
-
-fn node_reads_proxy_environment(node: &std::path::Path) -> bool {
-    let output = Command::new(node).arg("--version").output().expect("node --version");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut numbers = text.trim().trim_start_matches('v').split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    major >= 24 || (major == 22 && minor >= 21)
+    let fetch = "fetch(\"http://api.example.com/\").then(r => r.text()).then(console.log, e => console.error(e.message))";
+    matrix.check(&origin, &format!("{} -e '{fetch}'", node.display()));
+    let request = "require(\"http\").get({host: \"127.0.0.1\", port: 3128, path: \"http://api.example.com/\", headers: {host: \"api.example.com\"}}, \
+                   r => r.on(\"data\", d => process.stdout.write(d)))";
+    matrix.check(&origin, &format!("{} -e '{request}'", node.display()));
 }
 
 #[test]
@@ -248,7 +239,7 @@ fn ssh_by_netcat_gets_the_servers_banner_without_delay() {
     let world = World::new();
     let origin = Origin::start(&world, 22, origins::banner("SSH-2.0-reached\r\n"));
     let matrix = Matrix { world: &world, binary: "/usr/bin/nc*", host: "github.com", port: 22 };
-    matrix.check(&origin, "sleep 0.2 | nc -X connect -x 127.0.0.1:3128 github.com 22");
+    matrix.check(&origin, "sleep 0.2 | nc -N -X connect -x 127.0.0.1:3128 github.com 22");
     // The client's half of the exchange, by OpenSSH itself: it gets as far as the server lets it.
     let policy = world.policy("ssh.yaml", "/usr/bin/nc*", &["github.com:22"]);
     let script = "HOME=/tmp ssh -v -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectTimeout=5 -o \

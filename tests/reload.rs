@@ -37,7 +37,7 @@ fn stage(policy: impl FnOnce(&World) -> std::path::PathBuf, arguments: &[&str]) 
     let world = World::new();
     let origin = Origin::start(&world, 7, origins::echo);
     let policy = policy(&world);
-    let proxy = world.role("network").policy(policy).args(arguments.to_vec()).spawn();
+    let proxy = world.role("network").args(["--binary-identity", "relaxed"]).policy(policy).args(arguments.to_vec()).spawn();
     eventually("the proxy listens", || world.in_machine(|| TcpStream::connect("127.0.0.1:3128").is_ok()));
     (world, proxy, origin)
 }

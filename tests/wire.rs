@@ -36,7 +36,7 @@ impl Stage {
             }),
         );
         let policy = world.file("policy.yaml", policy_text("**", destinations));
-        let proxy = world.role("network").policy(policy).spawn();
+        let proxy = world.role("network").args(["--binary-identity", "relaxed"]).policy(policy).spawn();
         eventually("the proxy listens", || world.in_machine(|| TcpStream::connect("127.0.0.1:3128").is_ok()));
         Self { world, _proxy: proxy, received, origin }
     }
