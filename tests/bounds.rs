@@ -82,7 +82,7 @@ fn running_out_of_descriptors_is_survived() {
         }
     });
     let _origin = Origin::start(&stage.world, 7, origins::echo);
-    let hoard: Vec<TcpStream> = (0..200).map(|_| stage.ask("api.example.com:7")).collect();
+    let hoard: Vec<TcpStream> = (0..150).map(|_| stage.ask("api.example.com:7")).collect();
     std::thread::sleep(Duration::from_millis(500));
     drop(hoard);
     let mut recovered = false;
@@ -134,7 +134,8 @@ fn an_upstream_that_trickles_arrives_as_it_comes() {
         origins::trickle("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n", Duration::from_millis(20)),
     );
     let mut stream = stage.connect();
-    stream.write_all(b"GET http://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n").expect("send");
+    // Version 1.0, so that no chunk framing stands between the bytes.
+    stream.write_all(b"GET http://api.example.com/ HTTP/1.0\r\nHost: api.example.com\r\n\r\n").expect("send");
     assert_eq!(status(&mut stream), 200);
     let started = Instant::now();
     let mut text = String::new();

@@ -144,3 +144,22 @@ pub fn reset(mut stream: TcpStream) {
     let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
     let _ = nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &linger);
 }
+
+/// A name server on the machine that knows no name: every question is answered NXDOMAIN (RFC 1035 §4.1.1, RCODE 3).
+pub fn know_no_name(world: &World) {
+    let socket = world.in_machine(|| std::net::UdpSocket::bind("127.0.0.1:53").expect("bind"));
+    std::thread::spawn(move || {
+        let mut packet = [0; 512];
+        while let Ok((length, client)) = socket.recv_from(&mut packet) {
+            if length < 12 {
+                continue;
+            }
+            packet[2] |= 0x80;
+            packet[3] = 0x83;
+            // Whatever came besides the question (an OPT record) is not sent back.
+            packet[10..12].fill(0);
+            let question = 12 + packet[12..length].iter().position(|&byte| byte == 0).unwrap_or(0) + 5;
+            let _ = socket.send_to(&packet[..question.min(length)], client);
+        }
+    });
+}

@@ -20,3 +20,4 @@ mod events;
 mod identity;
 mod policy;
 mod reload;
+mod specification;

@@ -184,6 +184,7 @@ fn heads_beyond_the_bound_are_431() {
 #[test]
 fn what_cannot_be_resolved_or_reached_is_502_and_says_so() {
     let stage = Stage::new();
+    origins::know_no_name(&stage.world);
     let unresolvable = stage.exchange("CONNECT nowhere.example.com:80 HTTP/1.1\r\nHost: nowhere.example.com:80\r\n\r\n");
     assert_eq!(unresolvable.status, 502, "{unresolvable:?}");
     assert!(unresolvable.body.contains("nowhere.example.com"));

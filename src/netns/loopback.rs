@@ -18,14 +18,11 @@ use nix::sys::socket::{
 };
 
 use super::Error;
+use crate::egress::limits::LISTEN_BACKLOG;
 use crate::sys::netlink::{Protocol, Socket};
 
 /// `LOOPBACK_IFINDEX`: the kernel gives `lo` this number in every namespace.
 const LO: u32 = 1;
-
-/// Connections that wait to be accepted. A program that opens hundreds at once must not meet a reset or a delay of a
-/// second; 4096 (`net.core.somaxconn`) is the kernel's own bound.
-const BACKLOG: i32 = 1024;
 
 /// Brings `lo` up, which gives it 127.0.0.1/8 and ::1, and sends IPv4 through it.
 ///
@@ -94,6 +91,6 @@ fn listener(address: SocketAddr) -> Result<OwnedFd, Errno> {
         setsockopt(&listener, sockopt::Ipv6V6Only, &true)?;
     }
     bind(listener.as_raw_fd(), &SockaddrStorage::from(address))?;
-    start_listening(&listener, Backlog::new(BACKLOG)?)?;
+    start_listening(&listener, Backlog::new(LISTEN_BACKLOG)?)?;
     Ok(listener)
 }

@@ -1,8 +1,9 @@
 //! `network`: the egress proxy and policy engine alone.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use nix::sys::socket::Backlog;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -10,7 +11,8 @@ use super::proxy;
 use super::sandbox::{self, Failure};
 use crate::attribution::Processes;
 use crate::cli;
-use crate::event::{Events, Severity, admin};
+use crate::egress::limits::LISTEN_BACKLOG;
+use crate::event::{Events, admin};
 use crate::policy::{self, Policy, Store};
 use crate::sys::netlink::{Protocol, Socket};
 
@@ -23,15 +25,24 @@ fn start(arguments: cli::Network) -> Result<u8, Failure> {
     let events = sandbox::open_events(&arguments.records)?;
     proxy::harden(&events);
     let store = proxy::open_store(&arguments.policy, Policy::restrictive_default)?;
-    let listener = TcpListener::bind(arguments.bind).map_err(|error| {
-        Failure::setup(format!("--bind {}: {error}; another address, or the program that has this one, must go", arguments.bind))
-    })?;
+    let listener = listen(arguments.bind)?;
     let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
     let outcome = runtime.block_on(serve(&arguments, store, listener, admin, &events));
     events.flush();
     runtime.shutdown_background();
     outcome
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let bound = TcpListener::bind(address).and_then(|listener| {
+        // A second listen(2) changes the backlog alone; the standard library's is 128.
+        nix::sys::socket::listen(&listener, Backlog::new(LISTEN_BACKLOG)?)?;
+        Ok(listener)
+    });
+    bound.map_err(|error| {
+        Failure::setup(format!("--bind {address}: {error}; choose another address, or end the program that has this one"))
+    })
 }
 
 async fn serve(
@@ -47,6 +58,7 @@ async fn serve(
     let attributor = proxy::attributor(&arguments.policy, diagnosis, processes, events);
     let mut own = vec![arguments.bind];
     own.extend(arguments.records.admin_bind);
+    proxy::warm_up(&store);
     let _serving = proxy::serve(store.clone(), attributor, vec![listener], own, false, events);
     let (_readiness, ready) = watch::channel(admin::Readiness::Ready);
     if let Some(listener) = admin_listener {
@@ -69,9 +81,8 @@ async fn until_told_to_end(store: &Store, events: &Events) -> std::io::Result<()
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = hangup.recv() => {
-                if let Err(refused) = store.reload() {
-                    events.find(Severity::High, "policy-invalid", format!("the policy was not reloaded: {refused}"));
-                }
+                // What became of it is an event already.
+                let _ = policy::reload::apply(store, events);
             }
         }
     }

@@ -62,6 +62,14 @@ pub fn open_store(options: &PolicyOptions, built_in: impl FnOnce() -> Policy) ->
     .map_err(Failure::setup)
 }
 
+/// Compiles the shipped rules while nobody waits for them; a policy without network entries may never need them.
+pub fn warm_up(store: &Arc<Store>) {
+    let snapshot = store.current();
+    if !snapshot.policy.network.is_empty() {
+        tokio::task::spawn_blocking(move || snapshot.prepare());
+    }
+}
+
 /// Files that decide, which the workload must not be able to write.
 pub fn deciding_files(options: &PolicyOptions) -> Vec<PathBuf> {
     options.policy.iter().chain(&options.policy_rules).cloned().chain(options.wasm()).collect()

@@ -105,6 +105,7 @@ async fn serve(
     if let Some(listener) = admin_listener {
         tokio::spawn(admin::serve(listener, ready, events.clone()));
     }
+    proxy::warm_up(&store);
     let mut prepared = prepare(orders, &events).await?;
     let handover = prepared.handover.take().ok_or_else(|| Failure::setup("the sandbox handed nothing over"))?;
     for note in &handover.notes {
