@@ -70,6 +70,11 @@ fn system_calls_that_lead_out_are_refused() {
     let script = format!(
         r#"{SYSCALL}
 buffer = ctypes.create_string_buffer(256)
+def fork_with(flags):
+    ctypes.set_errno(0)
+    result = libc.syscall(ctypes.c_long(56), ctypes.c_long(flags | 17), 0, 0, 0, 0)
+    if result == 0: os._exit(0)
+    return "OK" if result > 0 else errno.errorcode[ctypes.get_errno()]
 assert platform.machine() == "x86_64"
 for name, act in {{
     "io_uring_setup": lambda: call(425, 1, buffer),
@@ -93,6 +98,8 @@ for name, act in {{
     "init_module": lambda: call(175, buffer, 0, b""),
     "setns": lambda: call(308, 0, 0),
     "chroot": lambda: call(161, b"/tmp"),
+    "clone_files": lambda: fork_with(0x400),
+    "socketpair_vsock": lambda: call(53, 40, 1, 0, buffer),
     "x32_getpid": lambda: call(0x40000000 + 39),
     "personality_32": lambda: call(135, 0x0008),
 }}.items(): print(name, act())
@@ -112,11 +119,11 @@ for name, act in {{
             };
             assert!(expected.contains(&answer), "{line}");
         }
-        assert_eq!(outcome.stdout.lines().count(), 23, "{outcome:?}");
+        assert_eq!(outcome.stdout.lines().count(), 25, "{outcome:?}");
     }
     // Control: unconfined, some of the same succeed.
     let free = outside(&world, &script);
-    for name in ["unshare_net", "keyctl", "kcmp", "ptrace_traceme"] {
+    for name in ["unshare_net", "keyctl", "kcmp", "ptrace_traceme", "clone_files"] {
         assert!(free.contains(&format!("{name} OK")), "{name}: {free}");
     }
 }
@@ -228,4 +235,20 @@ fn limits_are_the_workloads() {
     assert_eq!(outcome.stdout, "77\n4194304\n");
     let wrong = world.run().args(["--limit", "nofiles=1"]).command(["/bin/true"]).output().expect(2);
     assert!(wrong.stderr.contains("nofile"), "{}", wrong.stderr);
+}
+
+#[test]
+fn a_network_socket_as_a_standard_stream_is_refused() {
+    let world = World::new();
+    let listener = world.listen(crate::world::ORIGIN_V4, 80);
+    let socket = world.in_machine(|| std::net::TcpStream::connect((crate::world::ORIGIN_V4, 80)).expect("connect"));
+    let mut command = world.run().command(["/bin/true"]).build();
+    let output = command.stdin(std::os::fd::OwnedFd::from(socket)).output().expect("run");
+    assert_eq!(output.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("standard input"), "{output:?}");
+    // Control: a connected unix stream is somebody's chosen peer.
+    let (ours, _theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let status = world.run().command(["/bin/true"]).build().stdin(std::os::fd::OwnedFd::from(ours)).status().expect("run");
+    assert_eq!(status.code(), Some(0));
+    drop(listener);
 }

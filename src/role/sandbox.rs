@@ -22,6 +22,9 @@ use crate::workload::command::Command;
 use crate::workload::environment::{Environment, Inherit, UserVariable};
 use crate::workload::{Orders, launch, supervise};
 
+/// The workload's home where its own is not granted for writing; every policy grants it.
+const FALLBACK_HOME: &str = "/tmp";
+
 /// What to run and how, whoever asked.
 pub struct Plan {
     /// Program and arguments.
@@ -218,10 +221,14 @@ fn refuse_writable_policy(plan: &Plan, identity: &Identity, grants: &Grants) -> 
     policy::writable::refuse_writable(&files, &who).map_err(Failure::setup)
 }
 
-fn orders(plan: &Plan, identity: Identity, grants: Grants) -> Result<Orders, Failure> {
+fn orders(plan: &Plan, mut identity: Identity, grants: Grants) -> Result<Orders, Failure> {
     let mut limits = Limits::default();
     for limit in &plan.options.limits {
         limits.set(limit).map_err(Failure::usage)?;
+    }
+    // A home that the workload cannot write breaks more tools than one that is empty.
+    if !grants.read_write.iter().any(|granted| Path::new(&identity.home).starts_with(granted)) {
+        identity.home = FALLBACK_HOME.to_owned();
     }
     let environment = Environment {
         identity: &identity,

@@ -18,6 +18,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::Orders;
 use super::control::{CONTROL_FD, Ending, Failure, Layout, Report, Request, receive, send};
+use super::stdio;
 use super::supervise::Signals;
 use super::terminal::{Lent, Plan};
 use crate::confine::landlock::Enforced;
@@ -136,6 +137,7 @@ pub(super) struct Workload {
 /// # Errors
 /// [`LaunchError`], with what the launched side said about it.
 pub async fn prepare(mut orders: Orders) -> Result<Prepared, LaunchError> {
+    stdio::check().map_err(|error| LaunchError::setup("standard streams", error))?;
     if orders.workdir.is_none() {
         orders.workdir = Some(std::env::current_dir().map_err(|error| {
             LaunchError::setup("current directory", format!("{error}; change to one that exists, or use --workdir"))

@@ -102,6 +102,14 @@ pub(super) const GROUPS: &[Group] = &[
         when: NEW_NAMESPACE,
     },
     Group {
+        reason: "two processes of one descriptor table: a socket could be opened by one program in the other's place. \
+                 Threads share theirs as ever, and vfork and posix_spawn do not share",
+        answer: Answer::NotPermitted,
+        profiles: ALL,
+        calls: &[libc::SYS_clone],
+        when: &[&[Test::Under(0, (libc::CLONE_FILES | libc::CLONE_THREAD) as u64, libc::CLONE_FILES as u64)]],
+    },
+    Group {
         reason: "a new time namespace, for the same reason",
         answer: Answer::NotPermitted,
         profiles: ALL,
@@ -233,6 +241,13 @@ pub(super) const GROUPS: &[Group] = &[
             &[Test::Above(0, INET6), Test::Below(0, NETLINK)],
             &[Test::Above(0, NETLINK)],
         ],
+    },
+    Group {
+        reason: "pairs of sockets other than UNIX ones, which load protocols that nobody needs",
+        answer: Answer::NotPermitted,
+        profiles: ALL,
+        calls: &[libc::SYS_socketpair],
+        when: &[&[Test::Not(0, UNIX)]],
     },
     Group {
         reason: "of netlink only NETLINK_ROUTE, which tools ask for interfaces and addresses",
