@@ -161,7 +161,8 @@ fn neighbours(count: u64, kind: &str) -> Vec<Neighbour> {
                 command
             };
             for descriptor in &descriptors {
-                nix::fcntl::fcntl(descriptor, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty())).expect("inherit");
+                nix::fcntl::fcntl(descriptor, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))
+                    .expect("inherit");
             }
             Neighbour(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a neighbour"))
         })

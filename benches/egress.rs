@@ -73,7 +73,8 @@ impl Bench {
     }
 
     fn run(&self) {
-        let (latency, seconds, processes) = if self.quick { ("500", "1", &[1, 10][..]) } else { ("5000", "5", &[1, 10, 100][..]) };
+        let (latency, seconds, processes) =
+            if self.quick { ("500", "1", &[1, 10][..]) } else { ("5000", "5", &[1, 10, 100][..]) };
         let mut rows = vec![
             self.row("CONNECT to usable, one client, p50", "ms", "p50_ms", &["latency"], &[latency]),
             self.row("CONNECT to usable, one client, p99", "ms", "p99_ms", &["latency"], &[latency]),
@@ -93,7 +94,10 @@ impl Bench {
             for &count in processes {
                 let load = ["owners"];
                 let figures = self.ours(&load, &[&count.to_string(), kind, if self.quick { "200" } else { "1000" }]);
-                println!("  {count:>3} of {kind:<5} program: {:>8.4} ms (p99 {:.4})", figures["p50_ms"], figures["p99_ms"]);
+                println!(
+                    "  {count:>3} of {kind:<5} program: {:>8.4} ms (p99 {:.4})",
+                    figures["p50_ms"], figures["p99_ms"]
+                );
             }
         }
         self.memory();
@@ -219,9 +223,14 @@ impl Row {
         let ours = figure("ours").expect("ours is measured");
         let cell = |name| figure(name).map_or("-".into(), |value| format!("{value:.3}"));
         let third = self.figures.get(2).map_or("squid", |(name, _)| name);
-        print!("{:<42} {:>10} {:>10} {:>10} {:>10} ", format!("{} [{}]", self.name, self.unit), cell("direct"), cell("ours"), cell(third), {
-            cell("tinyproxy")
-        });
+        print!(
+            "{:<42} {:>10} {:>10} {:>10} {:>10} ",
+            format!("{} [{}]", self.name, self.unit),
+            cell("direct"),
+            cell("ours"),
+            cell(third),
+            { cell("tinyproxy") }
+        );
         for (name, value) in self.figures.iter().filter(|(name, _)| *name != "ours") {
             let ratio = if self.lower_is_better { value / ours } else { ours / value };
             print!("  {ratio:.2}× {name}");

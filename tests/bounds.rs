@@ -131,7 +131,10 @@ fn an_upstream_that_trickles_arrives_as_it_comes() {
     let _origin = Origin::start(
         &stage.world,
         80,
-        origins::trickle("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n", Duration::from_millis(20)),
+        origins::trickle(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n",
+            Duration::from_millis(20),
+        ),
     );
     let mut stream = stage.connect();
     // Version 1.0, so that no chunk framing stands between the bytes.
@@ -147,7 +150,11 @@ fn an_upstream_that_trickles_arrives_as_it_comes() {
         text.push_str(&String::from_utf8_lossy(&buffer[..length]));
         reads += 1;
     }
-    assert!(reads > 2 && started.elapsed() < Duration::from_secs(5), "{reads} reads in {:?}: it was gathered", started.elapsed());
+    assert!(
+        reads > 2 && started.elapsed() < Duration::from_secs(5),
+        "{reads} reads in {:?}: it was gathered",
+        started.elapsed()
+    );
 }
 
 #[test]

@@ -32,7 +32,10 @@ fn list_prints_every_role_and_help_names_each() {
 fn version_is_the_packages() {
     let output = call(&["--version"]);
     assert!(output.status.success());
-    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("openshell-supervisor {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        format!("openshell-supervisor {}\n", env!("CARGO_PKG_VERSION"))
+    );
 }
 
 #[test]
@@ -53,7 +56,8 @@ fn an_unknown_flag_is_exit_2_and_named() {
 
 #[test]
 fn the_programs_name_chooses_a_role_and_must_agree_with_mode() {
-    let named = |name: &str, arguments: &[&str]| Command::new(supervisor()).arg0(name).args(arguments).output().expect("start");
+    let named =
+        |name: &str, arguments: &[&str]| Command::new(supervisor()).arg0(name).args(arguments).output().expect("start");
     let chosen = named("/usr/bin/openshell-policy", &["check", "/nonexistent.yaml"]);
     assert_eq!(chosen.status.code(), Some(1), "{}", stderr(&chosen));
     assert!(stderr(&chosen).contains("/nonexistent.yaml"), "{}", stderr(&chosen));

@@ -57,7 +57,8 @@ fn files_that_the_policy_does_not_grant_are_closed_whatever_their_mode() {
     assert_eq!(fs::read_to_string(&open).expect("the file"), "secret");
     // Control: outside, and inside with the grant, the same acts succeed.
     assert!(outside(&world, &script).starts_with("read OK\nwrite OK\n"));
-    let grant = world.file("grant.yaml", format!("version: 1\nfilesystem_policy: {{read_write: [{}]}}\n", open.display()));
+    let grant =
+        world.file("grant.yaml", format!("version: 1\nfilesystem_policy: {{read_write: [{}]}}\n", open.display()));
     for outcome in inside(&world, Some(&grant), &script) {
         assert!(outcome.stdout.starts_with("read OK\nwrite OK\ntruncate OK\n"), "{outcome:?}");
     }
@@ -132,7 +133,9 @@ for name, act in {{
 fn the_strict_profile_takes_more_away_and_the_baseline_leaves_what_runtimes_need() {
     let world = World::new();
     let script = format!("{SYSCALL}\nprint(call(319, b'm', 0), call(434, os.getpid(), 0), call(135, 0xffffffff))");
-    let run = |profile: &str| world.run().args(["--seccomp", profile]).command(["/usr/bin/python3", "-c", &script]).output().expect(0);
+    let run = |profile: &str| {
+        world.run().args(["--seccomp", profile]).command(["/usr/bin/python3", "-c", &script]).output().expect(0)
+    };
     assert_eq!(run("baseline").stdout, "OK OK OK\n");
     assert_eq!(run("strict").stdout, "EPERM EPERM EPERM\n");
 }
@@ -220,7 +223,11 @@ fn a_policy_that_the_workload_could_rewrite_is_refused() {
     fs::write(&file, &text).expect("write");
     for run in [world.run(), world.run().as_user()] {
         let outcome = run.policy(&file).command(["/bin/true"]).output().expect(125);
-        assert!(outcome.stderr.contains("policy.yaml") && outcome.stderr.contains("--allow-writable-policy"), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("policy.yaml") && outcome.stderr.contains("--allow-writable-policy"),
+            "{}",
+            outcome.stderr
+        );
     }
     // Control: overridden, or out of the workload's reach, it starts.
     world.run().policy(&file).arg("--allow-writable-policy").command(["/bin/true"]).output().expect(0);
@@ -231,7 +238,8 @@ fn a_policy_that_the_workload_could_rewrite_is_refused() {
 #[test]
 fn limits_are_the_workloads() {
     let world = World::new();
-    let outcome = world.run().args(["--limit", "nofile=77", "--limit", "as=4G"]).shell("ulimit -n; ulimit -v").output().expect(0);
+    let outcome =
+        world.run().args(["--limit", "nofile=77", "--limit", "as=4G"]).shell("ulimit -n; ulimit -v").output().expect(0);
     assert_eq!(outcome.stdout, "77\n4194304\n");
     let wrong = world.run().args(["--limit", "nofiles=1"]).command(["/bin/true"]).output().expect(2);
     assert!(wrong.stderr.contains("nofile"), "{}", wrong.stderr);
@@ -248,7 +256,8 @@ fn a_network_socket_as_a_standard_stream_is_refused() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("standard input"), "{output:?}");
     // Control: a connected unix stream is somebody's chosen peer.
     let (ours, _theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    let status = world.run().command(["/bin/true"]).build().stdin(std::os::fd::OwnedFd::from(ours)).status().expect("run");
+    let status =
+        world.run().command(["/bin/true"]).build().stdin(std::os::fd::OwnedFd::from(ours)).status().expect("run");
     assert_eq!(status.code(), Some(0));
     drop(listener);
 }

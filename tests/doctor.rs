@@ -16,7 +16,8 @@ fn as_root_all_is_well_and_every_way_out_was_tried() {
     for check in &checks {
         assert_eq!(check["status"], "ok", "{check}");
     }
-    let attempts = checks.iter().filter(|check| check["name"].as_str().is_some_and(|name| name.starts_with("refused"))).count();
+    let attempts =
+        checks.iter().filter(|check| check["name"].as_str().is_some_and(|name| name.starts_with("refused"))).count();
     assert!(attempts >= 25, "only {attempts} ways were tried:\n{}", outcome.stdout);
 }
 

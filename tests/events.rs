@@ -25,7 +25,8 @@ fn events_are_ocsf_one_object_a_line() {
     assert!(!text.contains("hidden"), "a query was recorded:\n{text}");
     let events: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     for event in &events {
-        let (class, activity) = (event["class_uid"].as_u64().expect("class"), event["activity_id"].as_u64().expect("activity"));
+        let (class, activity) =
+            (event["class_uid"].as_u64().expect("class"), event["activity_id"].as_u64().expect("activity"));
         assert_eq!(event["type_uid"], class * 100 + activity, "{event}");
         assert_eq!(event["category_uid"], class / 1000, "{event}");
         assert!(event["time"].as_u64().is_some_and(|time| time > 1_700_000_000_000), "{event}");
@@ -35,9 +36,14 @@ fn events_are_ocsf_one_object_a_line() {
     }
     let of = |class: u64| events.iter().filter(move |event| event["class_uid"] == class);
     assert_eq!(of(1007).count(), 2, "the workload's start and end:\n{text}");
-    assert!(of(4001).any(|event| event["dst_endpoint"]["hostname"] == "api.example.com" && event["disposition_id"] == 1), "{text}");
     assert!(
-        of(4001).chain(of(4002)).any(|event| event["dst_endpoint"]["hostname"] == "other.example.com" && event["disposition_id"] == 2),
+        of(4001).any(|event| event["dst_endpoint"]["hostname"] == "api.example.com" && event["disposition_id"] == 1),
+        "{text}"
+    );
+    assert!(
+        of(4001)
+            .chain(of(4002))
+            .any(|event| event["dst_endpoint"]["hostname"] == "other.example.com" && event["disposition_id"] == 2),
         "{text}"
     );
     assert!(of(4002).any(|event| event.to_string().contains("/secret")), "{text}");
@@ -65,7 +71,11 @@ fn one_line_on_stderr_at_each_level_and_no_terminal_is_fooled() {
 fn events_on_standard_output_and_a_file_that_cannot_be_written() {
     let world = World::new();
     let outcome = world.run().args(["--events", "-"]).command(["/bin/true"]).output().expect(0);
-    assert!(outcome.stdout.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{}", outcome.stdout);
+    assert!(
+        outcome.stdout.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()),
+        "{}",
+        outcome.stdout
+    );
     assert!(outcome.stdout.contains("\"class_uid\":1007"), "{}", outcome.stdout);
     let outcome = world.run().args(["--events", "/nonexistent/events"]).command(["/bin/true"]).output().expect(125);
     assert!(outcome.stderr.contains("/nonexistent/events"), "{}", outcome.stderr);
@@ -90,7 +100,8 @@ fn the_admin_listener_tells_life_readiness_and_metrics() {
     let world = World::new();
     let _origin = Origin::start(&world, 80, origins::hello());
     let policy = world.policy("policy.yaml", "/usr/bin/curl", &["api.example.com:80"]);
-    let script = "curl -sS -o /dev/null http://api.example.com/; curl -sS -o /dev/null http://other.example.com/; sleep 60";
+    let script =
+        "curl -sS -o /dev/null http://api.example.com/; curl -sS -o /dev/null http://other.example.com/; sleep 60";
     let running = world.run().policy(policy).args(["--admin-bind", "127.0.0.1:9190"]).shell(script).spawn();
     eventually("it is ready", || ask(&world, "/readyz").starts_with("HTTP/1.1 200"));
     assert!(ask(&world, "/livez").starts_with("HTTP/1.1 200"));
@@ -98,7 +109,10 @@ fn the_admin_listener_tells_life_readiness_and_metrics() {
     let count = |disposition: &str| {
         ask(&world, "/metrics")
             .lines()
-            .filter(|line| line.starts_with("openshell_egress_connections_total") && line.contains(&format!("disposition=\"{disposition}\"")))
+            .filter(|line| {
+                line.starts_with("openshell_egress_connections_total")
+                    && line.contains(&format!("disposition=\"{disposition}\""))
+            })
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
             .sum::<f64>()
     };

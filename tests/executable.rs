@@ -14,7 +14,9 @@ const LARGEST_WITHOUT_WASM: u64 = 15_000_000;
 fn release(target_directory: Option<&str>, features: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--release", "--quiet", "--message-format=json", "--bin", "openshell-supervisor"]).args(features);
+    command
+        .args(["build", "--release", "--quiet", "--message-format=json", "--bin", "openshell-supervisor"])
+        .args(features);
     command.current_dir(root).env_remove("RUSTFLAGS");
     if let Some(directory) = target_directory {
         command.arg("--target-dir").arg(root.join("target").join(directory));
@@ -64,7 +66,8 @@ impl Elf {
 #[test]
 fn the_release_executable_is_static_pie_and_small_enough() {
     // `cargo test --release` has built it already; a debug run builds it now.
-    let built = if cfg!(debug_assertions) { release(None, &[]) } else { env!("CARGO_BIN_EXE_openshell-supervisor").into() };
+    let built =
+        if cfg!(debug_assertions) { release(None, &[]) } else { env!("CARGO_BIN_EXE_openshell-supervisor").into() };
     let elf = Elf::read(&built);
     assert!(elf.position_independent && !elf.interpreter && elf.needed == 0, "{elf:?}");
     let size = std::fs::metadata(&built).expect("size").len();

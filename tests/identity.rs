@@ -62,13 +62,20 @@ fn a_copy_a_link_or_a_loader_is_not_the_program() {
         "exec -a /usr/bin/curl /usr/bin/wget -q -O - http://api.example.com/".to_owned(),
         format!("/usr/bin/python3 -c \"{FETCH}\nprint(fetch())\" /usr/bin/curl"),
     ] {
-        let outcome = stage.run("/usr/bin/curl", &script.replace("exec -a", "bash -c 'exec -a").replace("http://api.example.com/\n", "http://api.example.com/"));
+        let outcome = stage.run(
+            "/usr/bin/curl",
+            &script
+                .replace("exec -a", "bash -c 'exec -a")
+                .replace("http://api.example.com/\n", "http://api.example.com/"),
+        );
         assert!(!outcome.stdout.contains("reached"), "{script}: {outcome:?}");
     }
     assert_eq!(stage.origin.arrived(), arrived);
     // A link is the file it leads to.
     std::os::unix::fs::symlink("/usr/bin/curl", format!("{directory}/link")).expect("link");
-    assert!(stage.run("/usr/bin/curl", &format!("{directory}/link -sS http://api.example.com/")).stdout.contains("reached"));
+    assert!(
+        stage.run("/usr/bin/curl", &format!("{directory}/link -sS http://api.example.com/")).stdout.contains("reached")
+    );
 }
 
 #[test]

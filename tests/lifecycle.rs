@@ -67,9 +67,15 @@ fn orphans_are_reaped_while_it_runs_and_none_is_left_behind() {
     assert_eq!(world.run().shell(script).output().expect(0).stdout.trim(), "0");
     // A daemon that outlives the command is ended with it.
     let mark = format!("7{:06}", std::process::id());
-    world.run().args(["--grace", "1"]).shell(&format!("setsid sleep {mark} >/dev/null 2>&1 & exit 0")).output().expect(0);
+    world
+        .run()
+        .args(["--grace", "1"])
+        .shell(&format!("setsid sleep {mark} >/dev/null 2>&1 & exit 0"))
+        .output()
+        .expect(0);
     eventually("nothing is left behind", || {
-        let output = std::process::Command::new("pgrep").args(["-f", &format!("sleep {mark}")]).output().expect("pgrep");
+        let output =
+            std::process::Command::new("pgrep").args(["-f", &format!("sleep {mark}")]).output().expect("pgrep");
         output.stdout.is_empty()
     });
 }
@@ -113,7 +119,13 @@ sys.exit(os.waitstatus_to_exitcode(status))
     }
     command.args(built.get_args()).env("PS1", "$ ").current_dir("/");
     let output = command.output().expect("python3");
-    assert_eq!(output.status.code(), Some(5), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(5),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]

@@ -65,7 +65,8 @@ fn every_way_around_the_proxy_is_refused_at_once() {
 #[test]
 fn the_namespace_holds_only_loopback_and_the_proxy() {
     let world = World::new();
-    let outcome = world.run().shell("cat /proc/net/dev | tail -n +3 | cut -d: -f1; cat /proc/net/tcp").output().expect(0);
+    let outcome =
+        world.run().shell("cat /proc/net/dev | tail -n +3 | cut -d: -f1; cat /proc/net/tcp").output().expect(0);
     let interfaces: Vec<&str> = outcome.stdout.lines().take_while(|line| !line.contains("sl")).map(str::trim).collect();
     assert_eq!(interfaces, ["lo"], "{}", outcome.stdout);
     // 127.0.0.1:3128, listening.
@@ -93,7 +94,8 @@ fn a_bypass_attempt_is_reported_with_its_destination_and_user() {
                   socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ntry: u.sendto(b'x', ('10.99.0.2', 5353))\nexcept OSError: pass\nimport \
                   time; time.sleep(1.5)";
     let events = world.directory().join("events");
-    let outcome = world.run().arg("--events").arg(&events).command(["/usr/bin/python3", "-c", script]).output().expect(0);
+    let outcome =
+        world.run().arg("--events").arg(&events).command(["/usr/bin/python3", "-c", script]).output().expect(0);
     let text = std::fs::read_to_string(&events).expect("events");
     for port in [8443, 5353] {
         let event = text
@@ -115,7 +117,8 @@ fn ipv6_disabled_on_the_host_is_no_obstacle() {
     off.expect("disable IPv6 in the machine's namespace");
     world.hosts(&format!("{ORIGIN_V4} api.example.com\n"));
     let policy = world.policy("policy.yaml", "/usr/bin/curl", &["api.example.com:80"]);
-    let outcome = world.run().policy(policy).command(["/usr/bin/curl", "-sS", "http://api.example.com/"]).output().expect(0);
+    let outcome =
+        world.run().policy(policy).command(["/usr/bin/curl", "-sS", "http://api.example.com/"]).output().expect(0);
     assert_eq!(outcome.stdout, "hello from GET /\n");
 }
 
@@ -162,11 +165,12 @@ fn when_the_proxy_is_killed_the_workload_ends() {
     for user in [false, true] {
         std::fs::write(&mark, "").expect("mark");
         std::fs::set_permissions(&mark, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("chmod");
-        let grant = world.file(
-            "grant.yaml",
-            format!("version: 1\nfilesystem_policy: {{read_write: [{}]}}\n", mark.display()),
+        let grant =
+            world.file("grant.yaml", format!("version: 1\nfilesystem_policy: {{read_write: [{}]}}\n", mark.display()));
+        let script = format!(
+            "trap '' TERM INT HUP; (while :; do echo x >> {0}; sleep 0.1; done) & while :; do sleep 1; done",
+            mark.display()
         );
-        let script = format!("trap '' TERM INT HUP; (while :; do echo x >> {0}; sleep 0.1; done) & while :; do sleep 1; done", mark.display());
         let run = world.run().policy(&grant);
         let run = if user { run.as_user() } else { run };
         let supervisor = run.shell(&script).spawn();

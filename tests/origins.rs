@@ -60,14 +60,19 @@ pub struct Received {
 }
 
 /// An HTTP/1.1 origin with keep-alive that answers every request with `answer`'s body.
-pub fn http(answer: impl Fn(&Received) -> String + Send + Sync + 'static) -> impl Fn(TcpStream) + Send + Sync + 'static {
+pub fn http(
+    answer: impl Fn(&Received) -> String + Send + Sync + 'static,
+) -> impl Fn(TcpStream) + Send + Sync + 'static {
     move |stream| {
         let mut reader = BufReader::new(stream.try_clone().expect("clone"));
         while let Some(request) = read_request(&mut reader) {
             let body = answer(&request);
             let length = body.len();
             let body = if request.head.starts_with("HEAD ") { "" } else { body.as_str() };
-            say(&stream, format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{body}"));
+            say(
+                &stream,
+                format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{body}"),
+            );
         }
     }
 }
@@ -95,7 +100,9 @@ pub fn read_request(reader: &mut impl BufRead) -> Option<Received> {
     }
     let length = head
         .lines()
-        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:").and_then(|value| value.trim().parse().ok()))
+        .find_map(|line| {
+            line.to_ascii_lowercase().strip_prefix("content-length:").and_then(|value| value.trim().parse().ok())
+        })
         .unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;

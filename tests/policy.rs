@@ -24,10 +24,22 @@ unknown_section: true
 ";
     let file = world.file("bad.yaml", text);
     let outcome = world.role("policy").arg("check").arg(&file).output().expect(1);
-    for (line, word) in [(3, "read_only"), (4, "read_write"), (6, "root"), (10, "host"), (11, "port"), (12, "protocol"), (14, "unknown_section")] {
+    for (line, word) in [
+        (3, "read_only"),
+        (4, "read_write"),
+        (6, "root"),
+        (10, "host"),
+        (11, "port"),
+        (12, "protocol"),
+        (14, "unknown_section"),
+    ] {
         let place = format!("bad.yaml:{line}:");
         assert!(
-            outcome.stderr.lines().chain(outcome.stdout.lines()).any(|told| told.contains(&place) && told.contains(word)),
+            outcome
+                .stderr
+                .lines()
+                .chain(outcome.stdout.lines())
+                .any(|told| told.contains(&place) && told.contains(word)),
             "line {line} ({word}) is not told:\n{}{}",
             outcome.stdout,
             outcome.stderr
@@ -105,7 +117,12 @@ fn without_a_policy_there_is_no_network_and_the_usual_paths() {
                                      /tmp/openshell-writes && cat /etc/hostname >/dev/null && echo fine; ls / >/dev/null").output();
     assert!(outcome.stdout.starts_with("403fine"), "{outcome:?}");
     // Control: a quick try.
-    let outcome = world.run().args(["--allow", "api.example.com:80"]).shell("curl -sS http://api.example.com/").output().expect(0);
+    let outcome = world
+        .run()
+        .args(["--allow", "api.example.com:80"])
+        .shell("curl -sS http://api.example.com/")
+        .output()
+        .expect(0);
     assert_eq!(outcome.stdout, "hello from GET /\n");
     world.run().args(["--allow", "api.example.com"]).command(["/bin/true"]).output().expect(2);
 }
@@ -127,6 +144,7 @@ fn rules_of_the_operators_replace_the_shipped_ones() {
     // Control: by the shipped rules the program is not allowed.
     assert!(!world.run().policy(&policy).shell(script).output().stdout.contains("hello"));
     let broken = world.file("broken.rego", "package openshell.egress\nno rego");
-    let outcome = world.run().policy(&policy).arg("--policy-rules").arg(&broken).command(["/bin/true"]).output().expect(125);
+    let outcome =
+        world.run().policy(&policy).arg("--policy-rules").arg(&broken).command(["/bin/true"]).output().expect(125);
     assert!(outcome.stderr.contains("broken.rego"), "{}", outcome.stderr);
 }

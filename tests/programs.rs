@@ -24,7 +24,10 @@ impl Matrix<'_> {
         let run = |name: &str, binary: &str, destination: &str| -> Outcome {
             // Programs of a test's own lie in the world's directory.
             let text = policy_text(binary, &[destination])
-                + &format!("filesystem_policy: {{include_workdir: false, read_only: [{}]}}\n", self.world.directory().display());
+                + &format!(
+                    "filesystem_policy: {{include_workdir: false, read_only: [{}]}}\n",
+                    self.world.directory().display()
+                );
             let policy = self.world.file(&format!("{name}.yaml"), text);
             self.world.run().policy(policy).shell(script).output()
         };
@@ -97,7 +100,8 @@ fn python_urllib_and_requests() {
         &origin,
         "/usr/bin/python3 -c 'import urllib.request as u; print(u.urlopen(\"http://api.example.com/\").read().decode())'",
     );
-    matrix.check(&origin, "/usr/bin/python3 -c 'import requests; print(requests.get(\"http://api.example.com/\").text)'");
+    matrix
+        .check(&origin, "/usr/bin/python3 -c 'import requests; print(requests.get(\"http://api.example.com/\").text)'");
 }
 
 /// A Node that reads NODE_USE_ENV_PROXY, which Debian's does not yet; `.ci/run` says how to get it.
@@ -109,13 +113,10 @@ fn node_fetch_by_its_environment_and_http_by_request() {
     let origin = Origin::start(&world, 80, page());
     let node = world.directory().join("node");
     fs::copy(NODE, &node).unwrap_or_else(|error| panic!("{NODE}: {error}; npm install --prefix target/tools node@24"));
-    let matrix = Matrix {
-        world: &world,
-        binary: String::leak(node.display().to_string()),
-        host: "api.example.com",
-        port: 80,
-    };
-    let fetch = "fetch(\"http://api.example.com/\").then(r => r.text()).then(console.log, e => console.error(e.message))";
+    let matrix =
+        Matrix { world: &world, binary: String::leak(node.display().to_string()), host: "api.example.com", port: 80 };
+    let fetch =
+        "fetch(\"http://api.example.com/\").then(r => r.text()).then(console.log, e => console.error(e.message))";
     matrix.check(&origin, &format!("{} -e '{fetch}'", node.display()));
     let request = "require(\"http\").get({host: \"127.0.0.1\", port: 3128, path: \"http://api.example.com/\", headers: {host: \"api.example.com\"}}, \
                    r => r.on(\"data\", d => process.stdout.write(d)))";
@@ -186,9 +187,9 @@ fn git_backend(root: PathBuf) -> impl Fn(std::net::TcpStream) + Send + Sync + 's
             .expect("git http-backend");
         let _ = child.stdin.take().expect("piped").write_all(&request.body);
         let answer = child.wait_with_output().expect("the backend").stdout;
-        let status = answer.starts_with(b"Status: ").then(|| {
-            String::from_utf8_lossy(&answer[8..]).lines().next().unwrap_or("500 Error").trim().to_owned()
-        });
+        let status = answer
+            .starts_with(b"Status: ")
+            .then(|| String::from_utf8_lossy(&answer[8..]).lines().next().unwrap_or("500 Error").trim().to_owned());
         crate::world::say(&stream, format!("HTTP/1.1 {}\r\nConnection: close\r\n", status.unwrap_or("200 OK".into())));
         crate::world::say(&stream, &answer);
     }

@@ -6,18 +6,18 @@ mod world;
 
 mod origins;
 
-mod cli;
-mod lifecycle;
-mod network;
-mod programs;
-mod run;
-mod confinement;
-mod executable;
-mod wire;
 mod bounds;
+mod cli;
+mod confinement;
 mod doctor;
 mod events;
+mod executable;
 mod identity;
+mod lifecycle;
+mod network;
 mod policy;
+mod programs;
 mod reload;
+mod run;
 mod specification;
+mod wire;

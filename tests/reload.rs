@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::origins::{self, Origin};
@@ -37,7 +37,8 @@ fn stage(policy: impl FnOnce(&World) -> std::path::PathBuf, arguments: &[&str]) 
     let world = World::new();
     let origin = Origin::start(&world, 7, origins::echo);
     let policy = policy(&world);
-    let proxy = world.role("network").args(["--binary-identity", "relaxed"]).policy(policy).args(arguments.to_vec()).spawn();
+    let proxy =
+        world.role("network").args(["--binary-identity", "relaxed"]).policy(policy).args(arguments.to_vec()).spawn();
     eventually("the proxy listens", || world.in_machine(|| TcpStream::connect("127.0.0.1:3128").is_ok()));
     (world, proxy, origin)
 }
@@ -100,7 +101,8 @@ fn a_bad_file_is_refused_and_the_last_good_one_stays() {
     let (world, mut proxy, _origin) = stage(|world| world.policy("policy.yaml", "**", &["api.example.com:7"]), &[]);
     let path = world.directory().join("policy.yaml");
     let (_, mut open) = tunnel(&world, "api.example.com:7");
-    for bad in ["version: 1\nnetwork_policies: {a: {endpoints: [{host: \"*\", port: 1}]}}\n", "", "{{{", "version: 9\n"] {
+    for bad in ["version: 1\nnetwork_policies: {a: {endpoints: [{host: \"*\", port: 1}]}}\n", "", "{{{", "version: 9\n"]
+    {
         replace(&path, bad);
         std::thread::sleep(Duration::from_millis(600));
         assert_eq!(status(&world, "api.example.com:7"), 200, "{bad:?}");

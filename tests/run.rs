@@ -56,7 +56,11 @@ fn timeout_is_124_and_takes_a_command_that_ignores_term_along() {
         .shell("trap '' TERM; while :; do sleep 1; done")
         .output()
         .expect(124);
-    assert!(stubborn.took >= Duration::from_millis(900) && stubborn.took < Duration::from_secs(6), "{:?}", stubborn.took);
+    assert!(
+        stubborn.took >= Duration::from_millis(900) && stubborn.took < Duration::from_secs(6),
+        "{:?}",
+        stubborn.took
+    );
     // Control: a command that is quicker is not timed out.
     world.run().args(["--timeout", "20"]).command(["/bin/true"]).output().expect(0);
 }
@@ -64,7 +68,8 @@ fn timeout_is_124_and_takes_a_command_that_ignores_term_along() {
 #[test]
 fn started_by_root_it_is_nobody_with_nothing() {
     let world = World::new();
-    let outcome = world.run().shell("id -u; id -g; id -G; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status").output();
+    let outcome =
+        world.run().shell("id -u; id -g; id -G; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status").output();
     let outcome = outcome.expect(0);
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(lines[..3], ["65534", "65534", "65534"], "{}", outcome.stdout);
@@ -81,7 +86,8 @@ fn started_by_root_it_is_nobody_with_nothing() {
 #[test]
 fn started_by_an_ordinary_user_it_keeps_that_users_id_and_has_nothing() {
     let world = World::new();
-    let outcome = world.run().as_user().shell("id -u; id -g; grep CapEff /proc/self/status; cat /proc/self/uid_map").output();
+    let outcome =
+        world.run().as_user().shell("id -u; id -g; grep CapEff /proc/self/status; cat /proc/self/uid_map").output();
     let outcome = outcome.expect(0);
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     let id = ORDINARY_USER.to_string();
@@ -95,10 +101,14 @@ fn started_by_an_ordinary_user_it_keeps_that_users_id_and_has_nothing() {
 fn the_policy_names_the_identity_by_name_or_number() {
     let world = World::new();
     let numeric = world.file("numeric.yaml", "version: 1\nprocess: {run_as_user: \"1234\", run_as_group: \"2345\"}\n");
-    assert_eq!(world.run().policy(numeric).shell("id -u; id -g; id -G").output().expect(0).stdout, "1234\n2345\n2345\n");
+    assert_eq!(
+        world.run().policy(numeric).shell("id -u; id -g; id -G").output().expect(0).stdout,
+        "1234\n2345\n2345\n"
+    );
     let nobody = world.file("unknown.yaml", "version: 1\nprocess: {run_as_user: sandbox}\n");
     let outcome = world.run().policy(nobody).command(["/bin/true"]).output();
-    let exists = std::fs::read_to_string("/etc/passwd").expect("passwd").lines().any(|line| line.starts_with("sandbox:"));
+    let exists =
+        std::fs::read_to_string("/etc/passwd").expect("passwd").lines().any(|line| line.starts_with("sandbox:"));
     if !exists {
         let outcome = outcome.expect(125);
         assert!(outcome.stderr.contains("sandbox") && outcome.stderr.contains("/etc/passwd"), "{}", outcome.stderr);
@@ -163,7 +173,12 @@ fn the_entrypoint_takes_its_workload_from_the_main_process_spec() {
     // base64url of {"version":1,"command":["/bin/echo","coded"],"tty":false}
     let output = run("base64url:eyJ2ZXJzaW9uIjoxLCJjb21tYW5kIjpbIi9iaW4vZWNobyIsImNvZGVkIl0sInR0eSI6ZmFsc2V9");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "coded\n", "{}", String::from_utf8_lossy(&output.stderr));
-    for wrong in [r#"{"version":2,"command":["/bin/true"],"tty":false}"#, r#"{"version":1,"command":[],"tty":false}"#, "{", "base64url:!"] {
+    for wrong in [
+        r#"{"version":2,"command":["/bin/true"],"tty":false}"#,
+        r#"{"version":1,"command":[],"tty":false}"#,
+        "{",
+        "base64url:!",
+    ] {
         let output = run(wrong);
         assert_eq!(output.status.code(), Some(125), "{wrong}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(String::from_utf8_lossy(&output.stderr).contains("OPENSHELL_MAIN_PROCESS_SPEC"), "{wrong}");
@@ -180,7 +195,8 @@ fn no_workload_at_all_is_127() {
 #[test]
 fn bad_set_up_is_125_and_says_what_and_why() {
     let world = World::new();
-    let invalid = world.file("invalid.yaml", "version: 1\nnetwork_policies: {a: {endpoints: [{host: \"*\", port: 0}]}}\n");
+    let invalid =
+        world.file("invalid.yaml", "version: 1\nnetwork_policies: {a: {endpoints: [{host: \"*\", port: 0}]}}\n");
     let cases: [(&[&str], &str); 3] = [
         (&["--policy", "/nonexistent/policy.yaml"], "/nonexistent/policy.yaml"),
         (&["--policy", invalid.to_str().expect("a path")], "invalid.yaml:2"),

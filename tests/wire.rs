@@ -20,7 +20,13 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        Self::with(&["api.example.com:80", "api.example.com:7", "mail.example.com:25", "nowhere.example.com:80", "api.example.com:81"])
+        Self::with(&[
+            "api.example.com:80",
+            "api.example.com:7",
+            "mail.example.com:25",
+            "nowhere.example.com:80",
+            "api.example.com:81",
+        ])
     }
 
     fn with(destinations: &[&str]) -> Self {
@@ -71,10 +77,18 @@ impl Answer {
             let text = String::from_utf8_lossy(&bytes).into_owned();
             if let Some((head, body)) = text.split_once("\r\n\r\n") {
                 let length = head.lines().find_map(|line| {
-                    line.to_ascii_lowercase().strip_prefix("content-length:").and_then(|value| value.trim().parse::<usize>().ok())
+                    line.to_ascii_lowercase()
+                        .strip_prefix("content-length:")
+                        .and_then(|value| value.trim().parse::<usize>().ok())
                 });
                 let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
-                if body.len() >= length.unwrap_or(if status == 200 && !head.to_ascii_lowercase().contains("transfer-encoding") { 0 } else { usize::MAX }) {
+                if body.len()
+                    >= length.unwrap_or(if status == 200 && !head.to_ascii_lowercase().contains("transfer-encoding") {
+                        0
+                    } else {
+                        usize::MAX
+                    })
+                {
                     return Self { status, head: head.to_owned(), body: body.to_owned() };
                 }
             }
@@ -157,7 +171,9 @@ fn a_malformed_second_request_is_refused_like_a_first() {
     let mut stream = stage.connect();
     stream.write_all(b"GET http://api.example.com/one HTTP/1.1\r\nHost: api.example.com\r\n\r\n").expect("send");
     assert_eq!(Answer::read(&mut stream).status, 200);
-    stream.write_all(b"GET http://api.example.com/two HTTP/1.1\r\nHost: api.example.com\r\nX : y\r\n\r\n").expect("send");
+    stream
+        .write_all(b"GET http://api.example.com/two HTTP/1.1\r\nHost: api.example.com\r\nX : y\r\n\r\n")
+        .expect("send");
     let answer = Answer::read(&mut stream);
     assert_eq!(answer.status, 400, "{answer:?}");
     answer.refusal();
@@ -185,13 +201,17 @@ fn heads_beyond_the_bound_are_431() {
 fn what_cannot_be_resolved_or_reached_is_502_and_says_so() {
     let stage = Stage::new();
     origins::know_no_name(&stage.world);
-    let unresolvable = stage.exchange("CONNECT nowhere.example.com:80 HTTP/1.1\r\nHost: nowhere.example.com:80\r\n\r\n");
+    let unresolvable =
+        stage.exchange("CONNECT nowhere.example.com:80 HTTP/1.1\r\nHost: nowhere.example.com:80\r\n\r\n");
     assert_eq!(unresolvable.status, 502, "{unresolvable:?}");
     assert!(unresolvable.body.contains("nowhere.example.com"));
     unresolvable.refusal();
     let unreachable = stage.exchange("CONNECT api.example.com:81 HTTP/1.1\r\nHost: api.example.com:81\r\n\r\n");
     assert_eq!(unreachable.status, 502, "{unreachable:?}");
-    assert!(unreachable.refusal()["detail"].as_str().is_some_and(|detail| detail.contains("refused")), "{unreachable:?}");
+    assert!(
+        unreachable.refusal()["detail"].as_str().is_some_and(|detail| detail.contains("refused")),
+        "{unreachable:?}"
+    );
     let forward = stage.exchange("GET http://api.example.com:81/ HTTP/1.1\r\nHost: api.example.com:81\r\n\r\n");
     assert_eq!(forward.status, 502, "{forward:?}");
     forward.refusal();
@@ -207,7 +227,8 @@ fn keep_alive_holds_on_both_legs_and_requests_are_judged_one_by_one() {
         assert_eq!(answer.status, 200, "{answer:?}");
         assert!(answer.body.contains(&format!("GET /{index} ")), "{answer:?}");
         if index == 10 {
-            write!(stream, "GET http://denied.example.com/ HTTP/1.1\r\nHost: denied.example.com\r\n\r\n").expect("send");
+            write!(stream, "GET http://denied.example.com/ HTTP/1.1\r\nHost: denied.example.com\r\n\r\n")
+                .expect("send");
             let denied = Answer::read(&mut stream);
             assert_eq!(denied.status, 403, "{denied:?}");
             assert_eq!(denied.refusal()["error"], "policy_denied");
@@ -223,7 +244,10 @@ fn a_denied_connect_leaves_the_connection_usable() {
     stream.write_all(b"CONNECT denied.example.com:443 HTTP/1.1\r\nHost: denied.example.com:443\r\n\r\n").expect("send");
     let denied = Answer::read(&mut stream);
     assert_eq!(denied.status, 403, "{denied:?}");
-    assert!(denied.head.contains("X-OpenShell-Policy") || denied.head.to_ascii_lowercase().contains("x-openshell-policy"), "{denied:?}");
+    assert!(
+        denied.head.contains("X-OpenShell-Policy") || denied.head.to_ascii_lowercase().contains("x-openshell-policy"),
+        "{denied:?}"
+    );
     stream.write_all(b"CONNECT api.example.com:80 HTTP/1.1\r\nHost: api.example.com:80\r\n\r\n").expect("send");
     assert_eq!(Answer::read(&mut stream).status, 200);
     stream.write_all(b"GET /through HTTP/1.1\r\nHost: api.example.com\r\n\r\n").expect("send");
@@ -302,11 +326,35 @@ fn servers_that_speak_first_are_heard_at_once() {
 fn destinations_are_judged_by_their_canonical_address() {
     // Each spelling of a place that is never reached, named by the policy on purpose.
     let forbidden = [
-        "127.0.0.1", "localhost.example.com", "2130706433", "0x7f000001", "0177.0.0.1", "127.1", "[::1]", "[::ffff:127.0.0.1]",
-        "0.0.0.0", "[::]", "169.254.169.254", "[::ffff:169.254.169.254]", "[64:ff9b::a9fe:a9fe]", "[2002:7f00:1::]",
-        "[fd00:ec2::254]", "168.63.129.16", "224.0.0.1", "240.0.0.1", "255.255.255.255", "[ff02::1]", "[fe80::1]",
+        "127.0.0.1",
+        "localhost.example.com",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "127.1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "0.0.0.0",
+        "[::]",
+        "169.254.169.254",
+        "[::ffff:169.254.169.254]",
+        "[64:ff9b::a9fe:a9fe]",
+        "[2002:7f00:1::]",
+        "[fd00:ec2::254]",
+        "168.63.129.16",
+        "224.0.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "[ff02::1]",
+        "[fe80::1]",
     ];
-    let stage = Stage::with(&["api.example.com:80", "localhost.example.com:80", "10.99.0.2:80", "127.0.0.1:80", "169.254.169.254:80"]);
+    let stage = Stage::with(&[
+        "api.example.com:80",
+        "localhost.example.com:80",
+        "10.99.0.2:80",
+        "127.0.0.1:80",
+        "169.254.169.254:80",
+    ]);
     stage.world.hosts(&format!("{ORIGIN_V4} api.example.com\n127.0.0.1 localhost.example.com\n"));
     let _local = stage.world.in_machine(|| std::net::TcpListener::bind("127.0.0.1:80").expect("bind"));
     for host in forbidden {

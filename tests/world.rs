@@ -50,8 +50,22 @@ impl World {
             ip(&["netns", "add", namespace]);
             ip(&["-n", namespace, "link", "set", "lo", "up"]);
         }
-        ip(&["link", "add", "eth0", "netns", &world.machine, "type", "veth", "peer", "name", "eth0", "netns", &world.origin]);
-        for (namespace, v4, v6) in [(&world.machine, "10.99.0.1/24", "fd99::1/64"), (&world.origin, "10.99.0.2/24", "fd99::2/64")]
+        ip(&[
+            "link",
+            "add",
+            "eth0",
+            "netns",
+            &world.machine,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            &world.origin,
+        ]);
+        for (namespace, v4, v6) in
+            [(&world.machine, "10.99.0.1/24", "fd99::1/64"), (&world.origin, "10.99.0.2/24", "fd99::2/64")]
         {
             ip(&["-n", namespace, "address", "add", v4, "dev", "eth0"]);
             ip(&["-n", namespace, "-6", "address", "add", v6, "dev", "eth0", "nodad"]);
@@ -65,7 +79,8 @@ impl World {
         }
         hosts += &format!("{ORIGIN_V6} {ORIGIN_NAME_V6}\n");
         world.hosts(&hosts);
-        fs::write(etc.join("resolv.conf"), "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n").expect("resolv.conf");
+        fs::write(etc.join("resolv.conf"), "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+            .expect("resolv.conf");
         world
     }
 

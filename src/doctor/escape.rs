@@ -13,7 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use serde::{Deserialize, Serialize};
 
-use crate::contract::PROXY_PORT;
+use crate::contract::{HOST_ALIAS, PROXY_PORT};
 use crate::sys::attempt;
 
 /// Longer than any refusal takes, and shorter than patience: what has not been refused by then went nowhere, which is
@@ -48,15 +48,17 @@ pub struct Bait {
     pub socket: PathBuf,
     /// Name of a listening abstract socket.
     pub abstract_socket: String,
+    /// Port of a listener on the machine's loopback, which the policy lets this program reach.
+    pub open_port: u16,
 }
 
-/// What became of one way out.
+/// What became of one attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Attempt {
-    /// The way, in a few words.
-    pub way: String,
-    /// Whether it was closed.
-    pub refused: bool,
+    /// What should happen, in a few words.
+    pub promise: String,
+    /// Whether it did.
+    pub held: bool,
     /// What the kernel or the proxy answered.
     pub answer: String,
 }
@@ -83,26 +85,47 @@ pub fn attempt_all(bait: &Bait) -> Vec<Attempt> {
         refused("a unix socket outside", UnixStream::connect(&bait.socket)),
         refused("an abstract unix socket outside", connect_abstract(&bait.abstract_socket)),
         refused("sockets of container runtimes and session buses", control_sockets()),
-        refused("ptrace of the sandbox's init", nix::sys::ptrace::seize(nix::unistd::Pid::from_raw(1), nix::sys::ptrace::Options::empty())),
+        refused(
+            "ptrace of the sandbox's init",
+            nix::sys::ptrace::seize(nix::unistd::Pid::from_raw(1), nix::sys::ptrace::Options::empty()),
+        ),
         refused("memory of the sandbox's init", fs::File::open("/proc/1/mem")),
         refused("environment of the sandbox's init", fs::read("/proc/1/environ").and_then(nothing_is_refusal)),
         refused("io_uring", attempt::io_uring_setup()),
         refused("a user namespace of its own", unshare(CloneFlags::CLONE_NEWUSER)),
         refused("another network namespace", unshare(CloneFlags::CLONE_NEWNET)),
-        refused("a mount", nix::mount::mount(None::<&str>, "/tmp", Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>)),
+        refused(
+            "a mount",
+            nix::mount::mount(None::<&str>, "/tmp", Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>),
+        ),
         refused("typing into its terminal (TIOCSTI)", attempt::push_terminal_input()),
         refused("becoming root", nix::unistd::setuid(nix::unistd::Uid::from_raw(0))),
         refused("a capability", capability()),
+        // A sandbox that lets nothing out refuses everything else as well, and proves nothing by it.
+        allowed(
+            "the proxy, to the destination that the policy names",
+            through_proxy(&format!("{HOST_ALIAS}:{}", bait.open_port)),
+        ),
     ]
 }
 
 /// An attempt that failed was refused; one that succeeded got out.
 fn refused<T, E: std::fmt::Display>(way: &str, outcome: Result<T, E>) -> Attempt {
-    let (refused, answer) = match outcome {
-        Ok(_) => (false, "it succeeded".to_owned()),
-        Err(error) => (true, error.to_string()),
-    };
-    Attempt { way: way.to_owned(), refused, answer }
+    let (held, answer) = told(outcome);
+    Attempt { promise: format!("refused: {way}"), held: !held, answer }
+}
+
+/// An attempt that must succeed.
+fn allowed<T, E: std::fmt::Display>(way: &str, outcome: Result<T, E>) -> Attempt {
+    let (held, answer) = told(outcome);
+    Attempt { promise: format!("allowed: {way}"), held, answer }
+}
+
+fn told<T, E: std::fmt::Display>(outcome: Result<T, E>) -> (bool, String) {
+    match outcome {
+        Ok(_) => (true, "it succeeded".to_owned()),
+        Err(error) => (false, error.to_string()),
+    }
 }
 
 fn connect(address: &str) -> io::Result<()> {
@@ -132,7 +155,7 @@ fn through_proxy(target: &str) -> io::Result<()> {
     let mut answer = [0; 64];
     let length = stream.read(&mut answer)?;
     let line = String::from_utf8_lossy(&answer[..length]).lines().next().unwrap_or_default().to_owned();
-    if line.starts_with("HTTP/1.1 403") { Err(io::Error::other(line)) } else { Ok(()) }
+    if line.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(io::Error::other(line)) }
 }
 
 fn open(family: AddressFamily, kind: SockType, protocol: Option<SockProtocol>) -> nix::Result<()> {

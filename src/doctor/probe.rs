@@ -48,13 +48,19 @@ fn topologies(privileged: bool, found: &Capabilities) -> [Check; 4] {
     [
         match combined.iter().find_map(|outcome| outcome.as_ref().err()) {
             None => Check::ok("topology combined", "everything it needs is here"),
-            Some(obstacle) => {
-                Check::failed("topology combined", Status::Broken, obstacle.cause.clone(), Some(obstacle.remedy.clone()))
-            }
+            Some(obstacle) => Check::failed(
+                "topology combined",
+                Status::Broken,
+                obstacle.cause.clone(),
+                Some(obstacle.remedy.clone()),
+            ),
         },
         fenced("topology sidecar"),
         fenced("topology cni-sidecar"),
-        Check::ok("topology proxy-pod", "needs nothing of this kernel but Landlock and seccomp in the agent's container"),
+        Check::ok(
+            "topology proxy-pod",
+            "needs nothing of this kernel but Landlock and seccomp in the agent's container",
+        ),
     ]
 }
 
@@ -78,7 +84,9 @@ fn by(name: &str, what_for: &str, outcome: &Outcome, otherwise: Status) -> Check
 fn landlock_check() -> Check {
     let probe = landlock::probe();
     let status = match probe.status {
-        landlock::Status::Fully => return Check::ok("Landlock", format!("ABI {}, all of a policy is enforced", probe.abi)),
+        landlock::Status::Fully => {
+            return Check::ok("Landlock", format!("ABI {}, all of a policy is enforced", probe.abi));
+        }
         landlock::Status::Partially => Status::Missing,
         landlock::Status::Not => Status::Broken,
     };
@@ -86,7 +94,10 @@ fn landlock_check() -> Check {
         "Landlock",
         status,
         format!("ABI {}: {}", probe.abi, probe.reason.unwrap_or_default()),
-        Some("a kernel from 6.12 on with `landlock` among its LSMs (lsm= on its command line) enforces everything".to_owned()),
+        Some(
+            "a kernel from 6.12 on with `landlock` among its LSMs (lsm= on its command line) enforces everything"
+                .to_owned(),
+        ),
     )
 }
 

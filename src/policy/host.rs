@@ -58,6 +58,12 @@ pub enum HostError {
     /// Colons or brackets that make no IPv6 address.
     #[error("the host is not a valid IPv6 address; expected one such as [2001:db8::1], and the port elsewhere")]
     Ipv6,
+    /// A URL, or a path behind the host.
+    #[error("this is a URL or a path, not a host; write the host alone, such as api.example.com")]
+    Url,
+    /// A port behind the host.
+    #[error("the host is followed by a port; write the host alone, and the port in its own place")]
+    Port,
     /// An IPv6 zone, which names an interface of one machine.
     #[error("the host has an IPv6 zone id; remove the '%' and what follows it")]
     Zone,
@@ -79,8 +85,14 @@ impl Host {
         if let Some(rest) = text.strip_prefix('[') {
             return ipv6(rest.strip_suffix(']').ok_or(HostError::Ipv6)?);
         }
-        if text.contains(':') {
-            return ipv6(text);
+        if text.contains('/') {
+            return Err(HostError::Url);
+        }
+        match text.split_once(':') {
+            // One colon is no IPv6 address, whatever stands around it.
+            Some((_, port)) if !port.contains(':') => return Err(HostError::Port),
+            Some(_) => return ipv6(text),
+            None => {}
         }
         if text.bytes().all(is_plain) && !has_a_label(text) {
             return name(text);
@@ -296,7 +308,8 @@ mod tests {
             ("*.example.com", HostError::Character('*')),
             ("example.com/x", HostError::Character('/')),
             ("example.com\\x", HostError::Character('\\')),
-            ("api.example.com:443", HostError::Ipv6),
+            ("api.example.com:443", HostError::Port),
+            ("https://api.example.com/", HostError::Url),
             ("1.2.3.4.5", HostError::Numeric),
             ("256.256.256.256", HostError::Numeric),
             ("08.0.0.1", HostError::Numeric),

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::sandbox::Failure;
 use crate::cli;
+use crate::contract::HOST_ALIAS;
 use crate::doctor::bait::Laid;
 use crate::doctor::escape::{self, Attempt, Bait};
 use crate::doctor::{Check, Status, probe};
@@ -25,7 +26,12 @@ pub fn run(arguments: cli::Doctor) -> u8 {
     match prove() {
         Ok(attempts) => checks.extend(attempts.into_iter().map(judge)),
         Err(failure) => {
-            checks.push(Check::failed("a sandbox", Status::Broken, failure.to_string(), Some("mend what is broken above".to_owned())));
+            checks.push(Check::failed(
+                "a sandbox",
+                Status::Broken,
+                failure.to_string(),
+                Some("mend what this says, and what is broken above".to_owned()),
+            ));
         }
     }
     let broken = checks.iter().any(|check| check.status == Status::Broken);
@@ -52,8 +58,14 @@ fn from_inside(bait: &str) -> u8 {
 /// Lays the bait and runs this executable in a sandbox of the usual kind.
 fn prove() -> Result<Vec<Attempt>, Failure> {
     let own = std::env::current_exe().map_err(|error| Failure::setup(format!("this executable: {error}")))?;
-    let policy = format!("version: 1\nfilesystem_policy:\n  include_workdir: false\n  read_only: [{}]\n", quoted(&own));
-    let laid = Laid::under(Path::new(BAIT_PARENT), &policy).map_err(Failure::setup)?;
+    let policy = |port: u16| {
+        let own = quoted(&own);
+        format!(
+            "version: 1\nfilesystem_policy: {{include_workdir: false, read_only: [{own}]}}\nnetwork_policies: {{doctor: \
+             {{endpoints: [{{host: {HOST_ALIAS}, port: {port}}}], binaries: [{{path: {own}}}]}}}}\n"
+        )
+    };
+    let laid = Laid::under(Path::new(BAIT_PARENT), policy).map_err(Failure::setup)?;
     let bait = serde_json::to_string(laid.bait()).map_err(Failure::setup)?;
     let output = Command::new("/proc/self/exe")
         .args(["run", "--log-level", "error", "--policy"])
@@ -77,12 +89,12 @@ fn quoted(path: &Path) -> String {
 }
 
 fn judge(attempt: Attempt) -> Check {
-    let name = format!("refused: {}", attempt.way);
-    if attempt.refused {
-        Check::ok(name, attempt.answer)
+    if attempt.held {
+        Check::ok(attempt.promise, attempt.answer)
     } else {
-        let remedy = "this sandbox leaks: do not rely on it, and report what `doctor --json` says".to_owned();
-        Check::failed(name, Status::Broken, attempt.answer, Some(remedy))
+        let remedy =
+            "this sandbox does not do what it promises: do not rely on it, and report what `doctor --json` says";
+        Check::failed(attempt.promise, Status::Broken, attempt.answer, Some(remedy.to_owned()))
     }
 }
 

@@ -11,7 +11,11 @@ pub fn run(arguments: cli::Health) -> u8 {
     match admin::ask(arguments.address, path, Duration::from_secs_f64(arguments.timeout)) {
         Ok((200, _)) => 0,
         Ok((status, body)) => {
-            eprintln!("openshell-supervisor: health: {path} of {} answered {status}: {}", arguments.address, body.trim());
+            eprintln!(
+                "openshell-supervisor: health: {path} of {} answered {status}: {}",
+                arguments.address,
+                body.trim()
+            );
             1
         }
         Err(error) => {

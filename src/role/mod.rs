@@ -220,7 +220,8 @@ fn find(name: &str) -> Option<&'static Role> {
 
 /// Parses a role's flags and runs it; wrong usage is told by clap and is exit code 2.
 fn parse_and_run(role: &Role, rest: Vec<OsString>) -> u8 {
-    let command = (role.command)().bin_name(format!("openshell-supervisor {}", role.name)).version(env!("CARGO_PKG_VERSION"));
+    let command =
+        (role.command)().bin_name(format!("openshell-supervisor {}", role.name)).version(env!("CARGO_PKG_VERSION"));
     match command.no_binary_name(true).try_get_matches_from(rest) {
         Ok(matches) => (role.run)(&matches),
         Err(wrong) => {
@@ -246,7 +247,9 @@ fn with<T: FromArgMatches>(matches: &ArgMatches, role: fn(T) -> u8) -> u8 {
 fn program() -> Command {
     TABLE.iter().fold(
         Command::new("openshell-supervisor")
-            .about("Runs an agent's workload confined and polices its egress: every role of a sandbox in one executable")
+            .about(
+                "Runs an agent's workload confined and polices its egress: every role of a sandbox in one executable",
+            )
             .version(env!("CARGO_PKG_VERSION"))
             .subcommand_value_name("ROLE")
             .subcommand_help_heading("Roles")

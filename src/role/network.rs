@@ -35,13 +35,21 @@ fn start(arguments: cli::Network) -> Result<u8, Failure> {
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    if !address.ip().is_loopback() {
+        return Err(Failure::usage(format!(
+            "--bind {address}: expected a loopback address: whoever else could connect is no process of this machine, and \
+             nobody could tell which program asks"
+        )));
+    }
     let bound = TcpListener::bind(address).and_then(|listener| {
         // A second listen(2) changes the backlog alone; the standard library's is 128.
         nix::sys::socket::listen(&listener, Backlog::new(LISTEN_BACKLOG)?)?;
         Ok(listener)
     });
     bound.map_err(|error| {
-        Failure::setup(format!("--bind {address}: {error}; choose another address, or end the program that has this one"))
+        Failure::setup(format!(
+            "--bind {address}: {error}; choose another address, or end the program that has this one"
+        ))
     })
 }
 

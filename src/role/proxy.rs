@@ -26,14 +26,22 @@ const DNS_PORT: u16 = 53;
 /// Makes the supervisor itself hard to read: no core, no ptrace by its user's other processes. And roomy: every
 /// connection takes two descriptors, so the soft limit goes up to the hard one.
 pub fn harden(events: &Events) {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    let raised =
+        getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {
-        events.find(Severity::Low, "descriptor-limit", format!("the limit of open descriptors cannot be raised: {error}"));
+        events.find(
+            Severity::Low,
+            "descriptor-limit",
+            format!("the limit of open descriptors cannot be raised: {error}"),
+        );
     }
     let closed = setrlimit(Resource::RLIMIT_CORE, 0, 0).and_then(|()| nix::sys::prctl::set_dumpable(false));
     if let Err(error) = closed {
-        events.find(Severity::Medium, "dumpable", format!("the supervisor can be dumped or traced by its user: {error}"));
+        events.find(
+            Severity::Medium,
+            "dumpable",
+            format!("the supervisor can be dumped or traced by its user: {error}"),
+        );
     }
 }
 

@@ -1,12 +1,12 @@
 //! `run`, for a person, and `network,process`, the entrypoint of a combined container: the same sandbox, asked for in
 //! two ways.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::sandbox::{self, Failure, Plan};
 use crate::cli;
 use crate::contract::{SANDBOX_HOME, env};
+use crate::egress::{Class, classify};
 use crate::policy::{self, host::Host};
 use crate::workload::command::Command;
 use crate::workload::environment::{self, Inherit, UserVariable};
@@ -29,7 +29,7 @@ fn plan_for_person(arguments: cli::Run) -> Result<Plan, Failure> {
     };
     let workdir = match &arguments.sandbox.workdir {
         Some(given) => Some(existing(given)?),
-        None => modest_current_directory(),
+        None => current_directory()?,
     };
     Ok(Plan {
         command: Command::resolve_words(&arguments.command)?,
@@ -80,8 +80,16 @@ fn parse_destinations(texts: &[String]) -> Result<Vec<(Host, u16)>, Failure> {
                 Failure::usage(format!("--allow {text}: {why}; expected HOST:PORT, such as api.example.com:443"))
             };
             let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("there is no port".into()))?;
-            let port = port.parse().ok().filter(|&port| port != 0).ok_or_else(|| wrong(format!("{port:?} is no port")))?;
-            Ok((Host::parse(host).map_err(|error| wrong(error.to_string()))?, port))
+            let port =
+                port.parse().ok().filter(|&port| port != 0).ok_or_else(|| wrong(format!("{port:?} is no port")))?;
+            let host = Host::parse(host).map_err(|error| wrong(error.to_string()))?;
+            match host {
+                Host::Address(address) => match classify(address) {
+                    Class::Forbidden(kind) => Err(wrong(format!("the proxy never dials {address} ({kind})"))),
+                    Class::Public | Class::Internal(_) => Ok((host, port)),
+                },
+                Host::Name(_) => Ok((host, port)),
+            }
         })
         .collect()
 }
@@ -91,17 +99,28 @@ fn existing(directory: &Path) -> Result<PathBuf, Failure> {
     match std::fs::canonicalize(directory) {
         Ok(path) if path.is_dir() => Ok(path),
         Ok(path) => Err(Failure::setup(format!("--workdir {}: it is no directory; name one", path.display()))),
-        Err(error) => {
-            Err(Failure::setup(format!("--workdir {}: {error}; make the directory, or name another", directory.display())))
-        }
+        Err(error) => Err(Failure::setup(format!(
+            "--workdir {}: {error}; make the directory, or name another",
+            directory.display()
+        ))),
     }
 }
 
-/// Where `run` was called, unless that holds everything, or all that a person owns: who wants the sandbox to write the
-/// root or the whole home directory says so by `--workdir`.
-fn modest_current_directory() -> Option<PathBuf> {
-    let here = std::env::current_dir().ok()?;
-    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(|home: OsString| PathBuf::from(home));
+/// Where `run` was called. The root and whatever holds a person's whole home are started in and not granted: who wants
+/// the sandbox to write all of that says so by `--workdir`.
+fn current_directory() -> Result<Option<PathBuf>, Failure> {
+    let here = std::env::current_dir().map_err(|error| {
+        Failure::setup(format!("current directory: {error}; change to one that exists, or use --workdir"))
+    })?;
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let holds_home = home.is_some_and(|home| home.starts_with(&here));
-    (here != Path::new("/") && !holds_home).then_some(here)
+    if holds_home && here != Path::new("/") {
+        eprintln!(
+            "openshell-supervisor: {here} holds your home directory, so the command may not use it; work in a directory \
+             below, or say `--workdir {here}`",
+            here = here.display()
+        );
+        return Ok(None);
+    }
+    Ok(Some(here).filter(|here| here != Path::new("/")))
 }

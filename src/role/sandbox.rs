@@ -15,7 +15,9 @@ use crate::confine::identity::{self, Identity};
 use crate::confine::landlock::{self, Grants};
 use crate::confine::limits::Limits;
 use crate::contract::{PROXY_PORT, PROXY_URL, env, exit};
-use crate::event::{Actor, Event, Events, EventsConfig, ProcessActivity, ProcessStep, SandboxIdentity, Severity, admin};
+use crate::event::{
+    Actor, Event, Events, EventsConfig, ProcessActivity, ProcessStep, SandboxIdentity, Severity, admin,
+};
 use crate::fence::bypass;
 use crate::policy::{self, Policy, Store};
 use crate::workload::command::Command;
@@ -81,6 +83,7 @@ pub fn report(outcome: Result<u8, Failure>) -> u8 {
 pub fn run(plan: Plan) -> Result<u8, Failure> {
     let events = open_events(&plan.options.records)?;
     proxy::harden(&events);
+    check_privileges()?;
     let store = open_policy(&plan)?;
     let identity = identify(&store.current().policy, &events)?;
     let grants = grants(&plan, &store);
@@ -185,6 +188,22 @@ pub fn open_events(records: &cli::Records) -> Result<Events, Failure> {
 fn open_policy(plan: &Plan) -> Result<Arc<Store>, Failure> {
     let built_in = || plan.built_in_policy.clone().unwrap_or_else(Policy::restrictive_default);
     proxy::open_store(&plan.options.policy, built_in)
+}
+
+/// Root with a part of what it takes would set up half a sandbox, and fail at a place that explains nothing.
+fn check_privileges() -> Result<(), Failure> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    match crate::sys::capability::missing_as_root() {
+        Ok(missing) if missing.is_empty() => Ok(()),
+        Ok(missing) => Err(Failure::setup(format!(
+            "as root the supervisor needs capabilities that it was not given: {}; add them to the container, or start it \
+             as an ordinary user where user namespaces are allowed",
+            missing.join(", ")
+        ))),
+        Err(error) => Err(Failure::setup(format!("capget: {error}"))),
+    }
 }
 
 /// Who the workload is: the driver's numbers, the policy's names, or what is left.

@@ -131,6 +131,27 @@ pub fn set_securebits(bits: u64) -> io::Result<()> {
     prctl(libc::PR_SET_SECUREBITS, bits as libc::c_ulong, 0).map(drop)
 }
 
+/// What the supervisor of a combined sandbox uses as root (design §1), each with its number (capabilities(7)).
+const AS_ROOT: [(u8, &str); 8] = [
+    (CAP_SYS_ADMIN, "SYS_ADMIN"),
+    (12, "NET_ADMIN"),
+    (19, "SYS_PTRACE"),
+    (2, "DAC_READ_SEARCH"),
+    (CAP_KILL, "KILL"),
+    (7, "SETUID"),
+    (6, "SETGID"),
+    (CAP_SETPCAP, "SETPCAP"),
+];
+
+/// Names of those that the caller lacks.
+///
+/// # Errors
+/// What capget(2) answered.
+pub fn missing_as_root() -> io::Result<Vec<&'static str>> {
+    let effective = get()?.effective;
+    Ok(AS_ROOT.iter().filter(|(number, _)| effective & (1 << number) == 0).map(|(_, name)| *name).collect())
+}
+
 /// Whether the caller may make namespaces without a user namespace first.
 #[must_use]
 pub fn has_sys_admin() -> bool {

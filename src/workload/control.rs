@@ -75,6 +75,8 @@ pub enum Request {
     Go,
     /// Signal the workload's process group.
     Signal(i32),
+    /// Make the workload's process group the terminal's foreground job: only inside is its number known.
+    Foreground,
 }
 
 /// How the workload ended.

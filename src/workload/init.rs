@@ -17,7 +17,7 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
+use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, tcsetpgrp};
 
 use super::Orders;
 use super::child::{Note, become_workload};
@@ -139,6 +139,7 @@ impl Init<'_> {
             match heard {
                 Heard::Nothing | Heard::Request(Request::Go) => {}
                 Heard::Request(Request::Signal(number)) => self.forward(number),
+                Heard::Request(Request::Foreground) => self.foreground(),
                 Heard::Gone => return,
             }
         }
@@ -247,6 +248,14 @@ impl Init<'_> {
         let group = Pid::from_raw(-self.workload.as_raw());
         if kill(group, signal) == Err(Errno::ESRCH) {
             let _ = kill(self.workload, signal);
+        }
+    }
+
+    /// Makes the workload the terminal's foreground job. The init has closed its standard streams, and `/dev/tty` is
+    /// its session's terminal (tty(4)); SIGTTOU is blocked here. A terminal that is gone ends its job by other signs.
+    fn foreground(&self) {
+        if let Ok(terminal) = File::options().read(true).write(true).open("/dev/tty") {
+            let _ = tcsetpgrp(terminal, self.workload);
         }
     }
 

@@ -281,6 +281,11 @@ impl Workload {
         }
     }
 
+    /// Gives the workload the terminal's foreground.
+    pub(super) async fn foreground(&self) -> io::Result<()> {
+        self.line.send(&Request::Foreground).await
+    }
+
     /// The next thing that happens. May be cancelled; nothing is lost.
     pub(super) async fn next(&mut self) -> Happening {
         while self.ending.is_none() {

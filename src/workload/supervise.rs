@@ -156,7 +156,9 @@ async fn tell(workload: &Workload, signal: Signal) {
 /// The workload stopped itself, or the terminal did: the supervisor is stopped like any job, and continues it.
 async fn suspend_with_terminal(running: &Running) {
     if let Some(lent) = &running.lent {
-        lent.suspend();
+        if lent.suspend() {
+            let _ = running.workload.foreground().await;
+        }
         tell(&running.workload, Signal::SIGCONT).await;
     }
 }

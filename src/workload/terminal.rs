@@ -2,6 +2,7 @@
 //! Ctrl-C and Ctrl-Z reach it and not the supervisor (tcsetpgrp(3), and "Job Control" in the glibc manual); a workload
 //! that was not is in a session of its own, where it cannot be a terminal's foreground job at all.
 
+use std::cell::Cell;
 use std::io::{IsTerminal, stdin, stdout};
 
 use nix::sys::signal::{Signal, raise};
@@ -39,9 +40,13 @@ impl Plan {
     }
 }
 
-/// The supervisor's side of a terminal that was handed over.
+/// The supervisor's side of a terminal that the workload shares.
 #[derive(Debug)]
-pub struct Lent;
+pub struct Lent {
+    /// Whether the workload has the foreground, by our hand: what was not lent is not taken back, since then it is
+    /// the shell's or another job's.
+    lent: Cell<bool>,
+}
 
 impl Lent {
     /// Prepares for `plan`; `None` where the supervisor keeps out of it.
@@ -49,34 +54,32 @@ impl Lent {
     pub fn of(plan: Plan) -> Option<Self> {
         match plan {
             Plan::Detached => None,
-            Plan::Attached { .. } => {
+            Plan::Attached { foreground } => {
                 // A process in the background that sets the foreground group, or writes under `stty tostop`, is
                 // stopped unless it ignores this. The child gets the default back.
                 process::ignore(Signal::SIGTTOU);
-                Some(Self)
+                Some(Self { lent: Cell::new(foreground) })
             }
         }
     }
 
-    /// The workload has stopped: takes the terminal back, stops the supervisor as the shell expects of a job, and once
-    /// continued gives the terminal back, if the shell gave it to the supervisor.
-    pub fn suspend(&self) {
-        let lent_to = tcgetpgrp(stdin()).ok().filter(|&group| group != getpgrp());
+    /// The workload has stopped: takes the terminal back and stops the supervisor as the shell expects of a job.
+    /// Returns once continued, with whether the shell then gave the supervisor the foreground, which the workload is
+    /// to have in its turn.
+    #[must_use]
+    pub fn suspend(&self) -> bool {
         self.take_back();
         if someone_can_continue() {
-            // Returns once continued.
             let _ = raise(Signal::SIGSTOP);
         }
-        if let Some(group) = lent_to
-            && tcgetpgrp(stdin()) == Ok(getpgrp())
-        {
-            let _ = tcsetpgrp(stdin(), group);
-        }
+        let foreground = tcgetpgrp(stdin()) == Ok(getpgrp());
+        self.lent.set(foreground);
+        foreground
     }
 
-    /// Takes the terminal back. Nobody can be told if it fails: then the terminal is gone.
+    /// Takes the terminal back where the workload has it. Nobody can be told if it fails: then the terminal is gone.
     pub fn take_back(&self) {
-        if tcgetpgrp(stdin()).is_ok_and(|group| group != getpgrp()) {
+        if self.lent.replace(false) {
             let _ = tcsetpgrp(stdin(), getpgrp());
         }
     }
