@@ -124,6 +124,11 @@ impl AttributionError {
         }
     }
 
+    /// Whether a process may not be looked at: one of another user, or one that hides (`PR_SET_DUMPABLE`).
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Unreadable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+
     /// `error` as reading `what` of `pid` gave it.
     pub(super) fn reading(pid: u32, what: &'static str, error: io::Error) -> Self {
         if error.is_gone() { Self::Unsettled { pid } } else { Self::Unreadable { pid, what, source: error } }

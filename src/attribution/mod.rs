@@ -241,7 +241,7 @@ impl Attributor {
                 .map_err(reading("the scheduling statistics"));
         }
         let holds = match process.examine(inode) {
-            Err(error) if error.is_gone() => return Ok(()),
+            Err(error) if error.is_gone() || process.is_kernel_thread() => return Ok(()),
             holds => holds.map_err(reading("the descriptors"))?,
         };
         if holds && !self.agrees(claim, &process) {
@@ -318,7 +318,7 @@ impl Attributor {
         for process in recent_first() {
             match process.find(socket.inode) {
                 Ok(Some(descriptor)) => return Ok(Some(self.found(process.clone(), Some(descriptor)))),
-                Err(error) if !error.is_gone() => {
+                Err(error) if !error.is_gone() && !process.is_kernel_thread() => {
                     unreadable = Some(AttributionError::reading(process.pid, "the descriptors", error));
                 }
                 Ok(None) | Err(_) => {}
@@ -417,14 +417,19 @@ impl Attributor {
             if parent_of(&current)? != parent {
                 return Err(AttributionError::Unsettled { pid: parent });
             }
-            if self.sandbox.is_first(parent) {
-                let image =
-                    next.image(buffer).map_err(|error| AttributionError::reading(parent, "the executable", error))?;
-                if self.own.is_some_and(|own| own.is_same_file(&image.fingerprint)) {
-                    break;
-                }
+            if self.sandbox.is_first(parent)
+                && let Ok(image) = next.image(buffer)
+                && self.own.is_some_and(|own| own.is_same_file(&image.fingerprint))
+            {
+                break;
             }
-            let Some((above, _)) = self.executable(&next, buffer, hashing)? else { return Ok(None) };
+            let above = match self.executable(&next, buffer, hashing) {
+                Ok(Some((above, _))) => above,
+                Ok(None) => return Ok(None),
+                // Ancestors only ever grant: one that is hidden from us, and those beyond it, grant nothing.
+                Err(error) if error.is_forbidden() || next.is_kernel_thread() => break,
+                Err(error) => return Err(error),
+            };
             if chain.last().unwrap_or(executable) != &above {
                 chain.push(above);
             }

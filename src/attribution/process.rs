@@ -20,8 +20,11 @@ const ENTRIES: usize = 8 * 1024;
 /// Longer than any `socket:[N]`; what does not fit is no socket.
 const SOCKET_LINK: usize = 64;
 
-/// Longer than the first four fields of /proc/PID/stat can be: the name in it has at most 64 bytes with its escapes.
+/// Longer than the first nine fields of /proc/PID/stat can be: the name in it has at most 64 bytes with its escapes.
 const STAT: usize = 256;
+
+/// `PF_KTHREAD`, in the flags of /proc/PID/stat.
+const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// Longer than three numbers of 64 bits.
 const SCHEDSTAT: usize = 80;
@@ -157,10 +160,16 @@ impl Process {
 
     /// The process that it reports its end to; 0 for none within the procfs.
     pub(super) fn parent(&self) -> io::Result<u32> {
-        Ok(self.state_and_parent()?.1)
+        Ok(self.status()?.parent)
     }
 
-    fn state_and_parent(&self) -> io::Result<(u8, u32)> {
+    /// Whether it is a thread of the kernel, which has neither an executable nor descriptors, and whose directory is
+    /// closed to ordinary users like any of root's.
+    pub(super) fn is_kernel_thread(&self) -> bool {
+        self.status().is_ok_and(|status| status.flags & KERNEL_THREAD != 0)
+    }
+
+    fn status(&self) -> io::Result<Status> {
         let stat = match self.stat.get() {
             Some(stat) => stat,
             None => {
@@ -168,7 +177,7 @@ impl Process {
                 self.stat.get_or_init(|| opened)
             }
         };
-        state_and_parent(stat)
+        Status::read(stat)
     }
 
     fn sample(&self) -> io::Result<Option<Sample>> {
@@ -257,11 +266,11 @@ impl Process {
     /// Whether the first thread and all of `threads` sleep, are stopped or have ended.
     fn is_asleep(&self, threads: &[(u32, Sample)]) -> bool {
         let sleeps = |state: u8| matches!(state, b'S' | b'D' | b'I' | b'T' | b't' | b'Z');
-        self.state_and_parent().is_ok_and(|(state, _)| sleeps(state))
+        self.status().is_ok_and(|status| sleeps(status.state))
             && threads.iter().all(|(thread, _)| {
                 read_only(&self.directory, Name::new(format_args!("task/{thread}/stat")).as_str())
-                    .and_then(|stat| state_and_parent(&stat))
-                    .is_ok_and(|(state, _)| sleeps(state))
+                    .and_then(|stat| Status::read(&stat))
+                    .is_ok_and(|status| sleeps(status.state))
             })
     }
 
@@ -379,18 +388,29 @@ impl Sample {
     }
 }
 
-/// State and parent of a `stat` (proc_pid_stat(5)).
-fn state_and_parent(stat: &OwnedFd) -> io::Result<(u8, u32)> {
-    let mut buffer = [0; STAT];
-    let count = pread(stat, &mut buffer, 0)?;
-    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed stat");
-    // The name may hold spaces and parentheses of its own: the last one ends it, since what follows are letters and
-    // numbers only.
-    let end = buffer[..count].iter().rposition(|byte| *byte == b')').ok_or_else(malformed)?;
-    let mut fields = buffer[end + 1..count].split(|byte| *byte == b' ').filter(|field| !field.is_empty());
-    let state = fields.next().and_then(|field| field.first().copied()).ok_or_else(malformed)?;
-    let parent = fields.next().and_then(decimal).ok_or_else(malformed)?;
-    Ok((state, u32::try_from(parent).map_err(|_| malformed())?))
+/// What is read of a `stat` (proc_pid_stat(5)).
+#[derive(Clone, Copy, Debug)]
+struct Status {
+    state: u8,
+    parent: u32,
+    flags: u64,
+}
+
+impl Status {
+    fn read(stat: &OwnedFd) -> io::Result<Self> {
+        let mut buffer = [0; STAT];
+        let count = pread(stat, &mut buffer, 0)?;
+        let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed stat");
+        // The name may hold spaces and parentheses of its own: the last one ends it, since what follows are letters and
+        // numbers only.
+        let end = buffer[..count].iter().rposition(|byte| *byte == b')').ok_or_else(malformed)?;
+        let mut fields = buffer[end + 1..count].split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+        let state = fields.next().and_then(|field| field.first().copied()).ok_or_else(malformed)?;
+        let parent = fields.next().and_then(decimal).ok_or_else(malformed)?;
+        // Group, session, terminal and its foreground group come between.
+        let flags = fields.nth(4).and_then(decimal).ok_or_else(malformed)?;
+        Ok(Self { state, parent: u32::try_from(parent).map_err(|_| malformed())?, flags })
+    }
 }
 
 /// Inode of the socket that the descriptor link `name` leads to; `None` for all else, and for what is closed by now.

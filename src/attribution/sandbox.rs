@@ -29,6 +29,7 @@ const WALKS: usize = 32;
 #[derive(Debug)]
 pub enum Processes {
     /// Those of a PID namespace of the sandbox's own: its /proc directory. What else runs on the machine costs nothing.
+    /// Its first process is the sandbox's init, which is itself no candidate.
     Dedicated(OwnedFd),
     /// Those that descend from one process.
     Below {
@@ -62,14 +63,22 @@ impl Sandbox {
         }
     }
 
-    /// Whether `pid` is where the sandbox begins, and is no part of it.
+    /// Whether `pid` is where the sandbox begins, and is no part of it. The sandbox's init must not even be looked at: it
+    /// was forked off by a supervisor that runs as an ordinary user, so that its memory belongs to the user namespace
+    /// outside and is closed to all who have no CAP_SYS_PTRACE there (`__ptrace_may_access` in the kernel).
     pub(super) fn is_outside(&self, pid: u32) -> bool {
-        pid == 0 || matches!(&self.processes, Processes::Below { root_pid, .. } if *root_pid == pid)
+        pid == 0
+            || match &self.processes {
+                Processes::Dedicated(_) => pid == 1,
+                Processes::Below { root_pid, .. } => *root_pid == pid,
+                Processes::All(_) => false,
+            }
     }
 
-    /// Whether `pid` is the first process of its namespace, which may be our own init.
+    /// Whether `pid` is the first process of a namespace that is not known to be the sandbox's own, which may be our own
+    /// init.
     pub(super) fn is_first(&self, pid: u32) -> bool {
-        pid == 1 && !matches!(self.processes, Processes::Below { .. })
+        pid == 1 && matches!(self.processes, Processes::All(_))
     }
 
     /// Process `pid`; `None` if there is none.
@@ -113,6 +122,7 @@ impl Sandbox {
             }
             Processes::Below { root_pid, .. } => self.descendants(*root_pid)?,
         };
+        pids.retain(|pid| !self.is_outside(*pid));
         pids.sort_unstable();
         self.forget_ended(&pids);
         Ok(pids)

@@ -481,17 +481,67 @@ fn a_pid_namespace_of_its_own_numbers_and_names_its_owners() {
     );
     let (_stream, client) = proxy.accept();
     let child = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", inside.pid())).unwrap();
-    let proc = OwnedFd::from(std::fs::File::open(format!("/proc/{}/root/proc", child.trim())).unwrap());
-    let mut attributor = attributor(Processes::Dedicated(proc));
-    let claim = attributor.first_owner(client, proxy.at).unwrap();
+    let proc = || OwnedFd::from(std::fs::File::open(format!("/proc/{}/root/proc", child.trim())).unwrap());
+    let paths = |claim: &Claim| claim.program.ancestors.iter().map(|a| a.path.to_string()).collect::<Vec<_>>();
+    // The first process is the sandbox's init and no part of it.
+    let dedicated = attributor(Processes::Dedicated(proc()));
+    let claim = dedicated.first_owner(client, proxy.at).unwrap();
     assert!(claim.pid > 1 && claim.pid < 10, "{}", claim.pid);
     assert_eq!(&*claim.program.executable.path, real("/bin/bash"));
-    // The first process is the workload's own here, and counts.
-    assert_eq!(claim.program.ancestors.iter().map(|a| a.path.to_string()).collect::<Vec<_>>(), [real("/bin/sh")]);
-    attributor.confirm(&claim).unwrap();
-    // Were it our own executable, it would be the sandbox's init, and nobody's ancestor.
-    attributor.own = Some(Fingerprint::of(&stat("/bin/sh").unwrap()));
-    assert_eq!(attributor.first_owner(client, proxy.at).unwrap().program.ancestors.len(), 0);
+    assert_eq!(paths(&claim), Vec::<String>::new());
+    assert!(!dedicated.sandbox.list().unwrap().contains(&1));
+    dedicated.confirm(&claim).unwrap();
+    // The control: where nothing says so it counts, unless it runs our own executable.
+    let mut all = attributor(Processes::All(proc()));
+    let claim = all.first_owner(client, proxy.at).unwrap();
+    assert_eq!(paths(&claim), [real("/bin/sh")]);
+    all.confirm(&claim).unwrap();
+    all.own = Some(Fingerprint::of(&stat("/bin/sh").unwrap()));
+    assert_eq!(paths(&all.first_owner(client, proxy.at).unwrap()), Vec::<String>::new());
+}
+
+/// Set for the test that runs itself again as another user.
+const AS_NOBODY: &str = "ATTRIBUTION_TEST_AS_NOBODY";
+
+#[test]
+fn an_init_that_cannot_be_read_stops_nobody() {
+    if std::env::var_os(AS_NOBODY).is_none() {
+        // The first process stays root's, so that the one below may not read it.
+        let status = Command::new("unshare")
+            .args([
+                "--pid",
+                "--fork",
+                "--mount-proc",
+                "/bin/sh",
+                "-c",
+                "setpriv --reuid 65534 --regid 65534 \\
+                    --clear-groups -- \"$0\" --exact attribution::tests::an_init_that_cannot_be_read_stops_nobody; \\
+                    exit $?",
+            ])
+            .arg(std::env::current_exe().unwrap())
+            .env(AS_NOBODY, "1")
+            .status()
+            .unwrap();
+        assert!(status.success(), "{status}");
+        return;
+    }
+    let proc = || OwnedFd::from(std::fs::File::open("/proc").unwrap());
+    let error = std::fs::read_link("/proc/1/exe").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    let proxy = Proxy::new();
+    let (_workload, _stream, client) = connects(Path::new("/bin/bash"), &proxy);
+    let ours = std::env::current_exe().unwrap();
+    let dedicated = attributor(Processes::Dedicated(proc()));
+    let claim = dedicated.first_owner(client, proxy.at).unwrap();
+    assert_eq!(claim.program.ancestors.len(), 1);
+    assert_eq!(Path::new(&*claim.program.ancestors[0].path), ours);
+    dedicated.confirm(&claim).unwrap();
+    // The control: where it may belong to the sandbox it grants nothing as an ancestor, and may be another owner.
+    let all = attributor(Processes::All(proc()));
+    let claim = all.first_owner(client, proxy.at).unwrap();
+    assert_eq!(Path::new(&*claim.program.ancestors.last().unwrap().path), ours);
+    let error = all.confirm(&claim).unwrap_err();
+    assert!(matches!(error, AttributionError::Unreadable { pid: 1, .. }), "{error}");
 }
 
 #[test]
@@ -565,7 +615,7 @@ fn sleeping_processes_cost_next_to_nothing() {
             let proxy = Proxy::new();
             let script = format!(
                 "exec 4< <(/bin/sleep 600); for n in $(seq {count}); do /bin/bash -c '{open} {then}' <&4 & done; \
-                 owner() {{ exec 3<>/dev/tcp/127.0.0.1/{}; read line; }}; owner",
+                 owner() {{ exec 3<>/dev/tcp/127.0.0.1/{}; read line; }}; (owner); true",
                 proxy.port()
             );
             let mut inside = Workload::start(Command::new("unshare").args([
