@@ -5,3 +5,4 @@
 pub mod netlink;
 pub mod procfs;
 pub mod readiness;
+pub mod xattr;
