@@ -238,7 +238,7 @@ impl Proxy {
             protocol: "tcp".to_owned(),
             actor: owner.actor(),
             policy: refusal.policy.clone(),
-            reason: Some(refusal.reason.clone().unwrap_or_else(|| refusal.detail.clone())),
+            reason: Some(refusal.explained()),
             count: 1,
             http,
         });

@@ -127,6 +127,15 @@ impl Refusal {
         self
     }
 
+    /// Why, and what helps first: for readers who never see the body, since clients hide what a CONNECT was answered.
+    pub(super) fn explained(&self) -> String {
+        let reason = self.reason.as_ref().unwrap_or(&self.detail);
+        match self.next_steps.first() {
+            Some(step) => format!("{reason}; {step}"),
+            None => reason.clone(),
+        }
+    }
+
     pub(super) fn advising(mut self, step: impl Into<String>) -> Self {
         self.next_steps.push(step.into());
         self

@@ -35,10 +35,6 @@ pub struct Metrics {
     pub bytes_received: Counter,
     /// Seconds from the request to the answer that lets the workload go on.
     pub connect_seconds: Histogram,
-    /// Decisions that the cache answered.
-    pub decision_cache_hits: Counter,
-    /// Decisions that had to be evaluated.
-    pub decision_cache_misses: Counter,
     /// Generation of the policy in force; the first is 1.
     pub policy_generation: Gauge,
     /// Policies that replaced their predecessor.
@@ -66,7 +62,6 @@ impl Metrics {
         }
         let bytes: Family<Labels<1>, Counter> = Family::default();
         let reloads: Family<Labels<1>, Counter> = Family::default();
-        let cache: Family<Labels<1>, Counter> = Family::default();
         let metrics = Self {
             connections: each,
             bypass_attempts,
@@ -75,8 +70,6 @@ impl Metrics {
             bytes_sent: bytes.get_or_create_owned(&[("direction", "sent")]),
             bytes_received: bytes.get_or_create_owned(&[("direction", "received")]),
             connect_seconds: Histogram::new(CONNECT_BUCKETS),
-            decision_cache_hits: cache.get_or_create_owned(&[("outcome", "hit")]),
-            decision_cache_misses: cache.get_or_create_owned(&[("outcome", "miss")]),
             policy_generation: Gauge::default(),
             policy_reloads_loaded: reloads.get_or_create_owned(&[("outcome", "loaded")]),
             policy_reloads_refused: reloads.get_or_create_owned(&[("outcome", "refused")]),
@@ -93,7 +86,6 @@ impl Metrics {
             Unit::Seconds,
             metrics.connect_seconds.clone(),
         );
-        registry.register("decision_cache", "Decisions, by whether the cache answered", cache);
         registry.register(
             "bypass_attempts",
             "Packets that tried to go around the proxy, by protocol",
@@ -212,9 +204,8 @@ mod tests {
             "openshell_egress_connections_total{disposition=\"denied\",stage=\"connect\"} 3",
             "openshell_egress_connections_total{disposition=\"allowed\",stage=\"forward\"} 0",
             "openshell_egress_open_connections 0",
-            "openshell_egress_bytes_total{direction=\"sent\"} 10",
+            "openshell_egress_tunnel_bytes_total{direction=\"sent\"} 10",
             "openshell_egress_connect_seconds_count 1",
-            "openshell_decision_cache_total{outcome=\"hit\"} 0",
             "openshell_bypass_attempts_total{protocol=\"udp\"} 0",
             "openshell_policy_generation 0",
             "openshell_policy_reloads_total{outcome=\"refused\"} 0",

@@ -155,11 +155,11 @@ fn paths(reader: &mut Reader, section: Fields<'_>, key: &str) -> Vec<PathBuf> {
         let at = format!("{at}[{index}]");
         let Some(text) = reader.text(item, &at) else { continue };
         match path(text) {
-            Ok(path) if path == Path::new("/") && key == "read_write" => {
-                reader.note(item.place, &at, "the whole file system", "list the directories to be written");
-            }
-            Ok(path) if !paths.contains(&path) => paths.push(path),
-            Ok(_) => {}
+            Ok(path) if paths.contains(&path) => {}
+            Ok(path) => match baseline::refusal(&path).filter(|_| key == "read_write") {
+                Some((message, remedy)) => reader.note(item.place, &at, message, remedy),
+                None => paths.push(path),
+            },
             Err(expected) => reader.note(item.place, &at, expected, "write an absolute path such as /srv/data"),
         }
     }

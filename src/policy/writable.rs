@@ -1,18 +1,22 @@
 //! Could the workload rewrite what polices it?
 //!
 //! It could if it may write the file, or replace it or any directory or link on the way to it. Identity and Landlock
-//! guard together, so an act counts only where both would let it pass: mode bits and ownership (an owner can always
-//! chmod(2), which Landlock does not cover), sticky directories (unlink(2), `EPERM`), read-only mounts, and the trees
-//! that Landlock opens for writing. Where something cannot be told, the answer is that it could.
+//! guard together, so an act counts only where both would let it pass: mode bits, ACLs and ownership (an owner can
+//! always chmod(2), which Landlock does not cover), sticky directories (unlink(2), `EPERM`), read-only mounts, and the
+//! trees that Landlock opens for writing, at every place where the file is mounted. Where something cannot be told, the
+//! answer is that it could.
 
-use std::collections::VecDeque;
+mod acl;
+mod mounts;
+
+use std::collections::{HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use nix::sys::statvfs::{FsFlags, statvfs};
+use mounts::{Mounts, Ways};
 
 /// Links followed before a path counts as a loop: the kernel's own limit (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -69,18 +73,44 @@ pub enum Writable {
 ///
 /// The first that could be, and by what.
 pub fn refuse_writable(paths: &[&Path], who: &WorkloadWrites) -> Result<(), Writable> {
-    // Landlock's rules sit on the directories that the paths led to when it was set up, links resolved.
-    let opened: Option<Vec<PathBuf>> = who
-        .landlock_read_write
-        .as_ref()
-        .map(|paths| paths.iter().map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone())).collect());
-    let judge = Judge { who, opened };
+    let judge = Judge { who, opened: who.landlock_read_write.as_deref().map(Opened::of), mounts: Mounts::read() };
     paths.iter().try_for_each(|path| judge.judge(path))
+}
+
+/// What Landlock opens for writing. Its rules sit on the inodes that the paths led to when it was set up
+/// (landlock_add_rule(2)), so a bind mount of a granted directory is granted as well.
+struct Opened {
+    paths: HashSet<PathBuf>,
+    /// `st_dev` and `st_ino`.
+    inodes: HashSet<(u64, u64)>,
+}
+
+impl Opened {
+    fn of(granted: &[PathBuf]) -> Self {
+        let resolved = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let inode = |path: &PathBuf| std::fs::metadata(path).ok().map(|of| (of.dev(), of.ino()));
+        Self { paths: granted.iter().map(resolved).collect(), inodes: granted.iter().filter_map(inode).collect() }
+    }
+
+    /// Whether `way`, or a directory on it, is granted: Landlock walks up from what is opened, through mount points.
+    fn covers(&self, way: &Path) -> bool {
+        way.ancestors().any(|above| {
+            self.paths.contains(above)
+                || match std::fs::symlink_metadata(above) {
+                    Ok(of) => self.inodes.contains(&(of.dev(), of.ino())),
+                    // The way is hidden by another mount, so that nobody can take it; any other failure is ours alone.
+                    Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+                }
+        })
+    }
 }
 
 struct Judge<'w> {
     who: &'w WorkloadWrites,
-    opened: Option<Vec<PathBuf>>,
+    /// `None` where Landlock is not enforced.
+    opened: Option<Opened>,
+    /// Consulted only where identity alone would let it pass.
+    mounts: io::Result<Mounts>,
 }
 
 impl Judge<'_> {
@@ -104,9 +134,12 @@ impl Judge<'_> {
             let path = directory.join(&step);
             let holder = std::fs::symlink_metadata(&directory).map_err(|error| unknown(&directory, error))?;
             let entry = std::fs::symlink_metadata(&path).map_err(|error| unknown(&path, error))?;
-            if self.replaces(&holder, &entry) && self.landlock_opens(&directory) && !read_only(&directory) {
-                let act = " is a directory where it may replace what leads to the file";
-                return Err(culprit(&directory, act));
+            if self.replaces(&directory, &holder, &entry) {
+                let ways = self.ways(&directory).map_err(|error| unknown(&directory, error))?;
+                if self.takes(&ways) {
+                    let act = " is a directory where it may replace what leads to the file";
+                    return Err(culprit(&directory, act));
+                }
             }
             if entry.file_type().is_symlink() {
                 links += 1;
@@ -122,12 +155,13 @@ impl Judge<'_> {
                 }
                 continue;
             }
-            if pending.is_empty() && self.writes(&entry) && !read_only(&path) {
-                if self.landlock_opens(&path) {
+            if pending.is_empty() && self.writes(&path, &entry) {
+                let ways = self.ways(&path).map_err(|error| unknown(&path, error))?;
+                if self.takes(&ways) {
                     return Err(culprit(&path, " can be written by it"));
                 }
-                // Landlock judges the path that is used, and this file has another one somewhere.
-                if entry.is_file() && entry.nlink() > 1 {
+                // Landlock and mounts judge the path that is used, and this file has another one somewhere.
+                if entry.is_file() && entry.nlink() > 1 && ways.file_system {
                     return Err(culprit(&path, " has another hard link, through which it may be written"));
                 }
             }
@@ -136,38 +170,35 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Whether identity lets it remove or rename `entry` in `holder`, and put something else there.
-    fn replaces(&self, holder: &Metadata, entry: &Metadata) -> bool {
+    /// Whether identity lets it remove or rename `entry` in `holder`, which lies at `directory`, and put something else
+    /// there.
+    fn replaces(&self, directory: &Path, holder: &Metadata, entry: &Metadata) -> bool {
         if holder.uid() == self.who.uid {
             return true;
         }
-        let class = self.class(holder);
         let sticky = holder.mode() & STICKY != 0 && entry.uid() != self.who.uid;
-        class & 0o3 == 0o3 && !sticky
+        !sticky && acl::allows(self.who, directory, holder, 0o3)
     }
 
-    /// Whether identity lets it write `entry`, perhaps after a chmod.
-    fn writes(&self, entry: &Metadata) -> bool {
-        entry.uid() == self.who.uid || self.class(entry) & 0o2 != 0
+    /// Whether identity lets it write `entry`, which lies at `path`, perhaps after a chmod.
+    fn writes(&self, path: &Path, entry: &Metadata) -> bool {
+        entry.uid() == self.who.uid || acl::allows(self.who, path, entry, 0o2)
     }
 
-    /// The permission bits that apply to someone who is not the owner.
-    fn class(&self, of: &Metadata) -> u32 {
-        let member = of.gid() == self.who.gid || self.who.groups.contains(&of.gid());
-        if member { (of.mode() >> 3) & 0o7 } else { of.mode() & 0o7 }
-    }
-
-    fn landlock_opens(&self, path: &Path) -> bool {
-        match &self.opened {
-            None => true,
-            Some(opened) => opened.iter().any(|tree| path.starts_with(tree)),
+    fn ways(&self, path: &Path) -> io::Result<Ways> {
+        match &self.mounts {
+            Ok(mounts) => mounts.ways(path),
+            Err(error) => Err(io::Error::new(error.kind(), format!("its mounts cannot be read: {error}"))),
         }
     }
-}
 
-/// Whether the mount that holds `path` is read-only, to everyone in this mount namespace.
-fn read_only(path: &Path) -> bool {
-    statvfs(path).is_ok_and(|fs| fs.flags().contains(FsFlags::ST_RDONLY))
+    /// Whether mounts and Landlock leave it one of the ways.
+    fn takes(&self, ways: &Ways) -> bool {
+        match &self.opened {
+            None => !ways.writable.is_empty(),
+            Some(opened) => ways.writable.iter().any(|way| opened.covers(way)),
+        }
+    }
 }
 
 fn steps(path: &Path) -> VecDeque<OsString> {
@@ -185,7 +216,11 @@ mod tests {
     use std::fs::{Permissions, set_permissions};
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+
     use super::*;
+    use crate::sys::xattr;
 
     const WORKLOAD: u32 = 54_321;
 
@@ -338,6 +373,111 @@ mod tests {
         assert_eq!(tree.culprit(POLICY, Some(&["home"])), None);
         std::fs::hard_link(tree.at(POLICY), tree.at("other")).unwrap();
         assert_eq!(tree.culprit(POLICY, Some(&["home"])), Some(tree.at(POLICY)));
+    }
+
+    /// Runs `test` in a mount namespace of its own.
+    fn mounting(test: impl FnOnce() + Send) {
+        std::thread::scope(|scope| {
+            let tested = scope.spawn(|| {
+                unshare(CloneFlags::CLONE_NEWNS).unwrap();
+                let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+                mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+                test();
+            });
+            tested.join().unwrap();
+        });
+    }
+
+    fn bind(from: &Path, at: &Path, read_only: bool) {
+        mount(Some(from), at, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        if read_only {
+            let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+            mount(None::<&str>, at, None::<&str>, flags, None::<&str>).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_bind_mount_of_a_directory_on_the_way_is_another_way_in() {
+        let tree = Tree::new();
+        tree.mode(POLICY, 0o666);
+        for directory in ["open", "open/inner", "alone"] {
+            std::fs::create_dir(tree.at(directory)).unwrap();
+        }
+        let refused = Some(tree.at(POLICY));
+        mounting(|| {
+            for granted in ["open", "open/inner", "alone"] {
+                assert_eq!(tree.culprit(POLICY, Some(&[granted])), None, "{granted}");
+            }
+            bind(&tree.at("etc/policy"), &tree.at("alone"), false);
+            assert_eq!(tree.culprit(POLICY, Some(&["alone"])), refused);
+            // Landlock's rule sits on the inode, wherever it was found.
+            assert_eq!(tree.culprit("alone/policy.yaml", Some(&["etc/policy"])), Some(tree.at("alone/policy.yaml")));
+            assert_eq!(tree.culprit("alone/policy.yaml", Some(&["etc"])), Some(tree.at("alone/policy.yaml")));
+            assert_eq!(tree.culprit(POLICY, Some(&["open"])), None);
+            bind(&tree.at("etc"), &tree.at("open/inner"), false);
+            assert_eq!(tree.culprit(POLICY, Some(&["open"])), refused);
+            assert_eq!(tree.culprit(POLICY, Some(&["open/inner"])), refused);
+        });
+        assert_eq!(tree.culprit(POLICY, Some(&["open"])), None);
+    }
+
+    #[test]
+    fn a_bind_mount_of_the_file_is_another_way_in() {
+        let tree = Tree::new();
+        tree.mode(POLICY, 0o666);
+        std::fs::create_dir(tree.at("open")).unwrap();
+        tree.file("open/copy");
+        mounting(|| {
+            assert_eq!(tree.culprit(POLICY, Some(&["open"])), None);
+            bind(&tree.at(POLICY), &tree.at("open/copy"), false);
+            assert_eq!(tree.culprit(POLICY, Some(&["open"])), Some(tree.at(POLICY)));
+            assert_eq!(tree.culprit(POLICY, Some(&["open/copy"])), Some(tree.at(POLICY)));
+        });
+    }
+
+    #[test]
+    fn a_read_only_mount_protects_only_where_no_other_is_writable() {
+        let tree = Tree::new();
+        tree.mode(POLICY, 0o666);
+        let sealed = "sealed/policy.yaml";
+        std::fs::create_dir(tree.at("sealed")).unwrap();
+        mounting(|| {
+            bind(&tree.at("etc/policy"), &tree.at("sealed"), true);
+            assert_eq!(tree.culprit(sealed, Some(&["sealed"])), Some(tree.at(sealed)));
+            assert_eq!(tree.culprit(sealed, None), Some(tree.at(sealed)));
+            assert_eq!(tree.culprit(sealed, Some(&["home"])), None);
+        });
+        mounting(|| {
+            let at = tree.at("etc/policy");
+            mount(Some("none"), &at, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+            tree.file(POLICY);
+            tree.mode(POLICY, 0o666);
+            assert_eq!(tree.culprit(POLICY, None), Some(tree.at(POLICY)));
+            let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+            mount(None::<&str>, &at, None::<&str>, flags, None::<&str>).unwrap();
+            assert_eq!(tree.culprit(POLICY, None), None);
+        });
+    }
+
+    #[test]
+    fn an_acl_counts_for_the_file_and_every_directory() {
+        // Owner, the named user, owning group, mask, others.
+        let entries = |id: u32| {
+            let entries = [(1u16, 7u16, u32::MAX), (2, 7, id), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
+            let bytes = |(tag, may, id): (u16, u16, u32)| {
+                [tag.to_le_bytes(), may.to_le_bytes()].concat().into_iter().chain(id.to_le_bytes())
+            };
+            2u32.to_le_bytes().into_iter().chain(entries.into_iter().flat_map(bytes)).collect::<Vec<u8>>()
+        };
+        for place in [POLICY, "etc/policy", "etc"] {
+            let tree = Tree::new();
+            let set = |id| xattr::write(&tree.at(place), c"system.posix_acl_access", &entries(id)).unwrap();
+            set(WORKLOAD + 9);
+            assert_eq!(tree.culprit(POLICY, None), None, "{place}");
+            set(WORKLOAD);
+            assert_eq!(tree.culprit(POLICY, None), Some(tree.at(place)), "{place}");
+            assert_eq!(tree.culprit(POLICY, Some(&["home"])), None, "{place}");
+        }
     }
 
     #[test]

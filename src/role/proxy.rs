@@ -45,10 +45,13 @@ pub fn harden(events: &Events) {
     }
 }
 
+/// Threads for digests and scans. A workload decides how many of those it causes, so more would be its to spend.
+const BLOCKING_THREADS: usize = 8;
+
 /// The runtime of the data path. One thread: a hop between threads costs more than a CONNECT does, and what takes
 /// long (digests, scans) goes to the blocking pool.
 pub fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()
 }
 
 /// Opens the policy that the flags name, or the one built in.

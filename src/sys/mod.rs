@@ -11,3 +11,5 @@ pub mod netlink;
 pub mod process;
 pub mod procfs;
 pub mod reactor;
+pub mod readiness;
+pub mod xattr;

@@ -127,6 +127,18 @@ fn file_system_rules() {
     refuses(&at("read_write: [/]"), "3:16: filesystem_policy.read_write[0]: the whole file system");
     refuses(&at("read_write: [//., /a]"), "3:16: filesystem_policy.read_write[0]: the whole file system");
     assert!(parse(&at("read_only: [/]")).is_ok());
+    for proc in ["/proc", "//proc/.", "/proc/self", "/proc/sys/kernel"] {
+        let place = "3:16: filesystem_policy.read_write[0]: programs could be rewritten through /proc/PID/mem;";
+        refuses(&at(&format!("read_write: [{proc}]")), &format!("{place} list it under read_only"));
+        assert!(parse(&at(&format!("read_only: [{proc}]"))).is_ok());
+    }
+    refuses(
+        &at("read_write: [/a, /dev/]"),
+        "3:20: filesystem_policy.read_write[1]: every device there is; list single",
+    );
+    refuses(&at("read_write: [/sys]"), "3:16: filesystem_policy.read_write[0]: every device and switch of the kernel;");
+    assert!(parse(&at("read_write: [/dev/shm, /sys/class/gpio, /process, /device]")).is_ok());
+    assert!(parse(&at("read_only: [/dev, /sys]")).is_ok());
     refuses(&at("read_only: [a]"), "3:15: filesystem_policy.read_only[0]: expected an absolute path");
     refuses(&at("read_only: [/a/../b]"), "3:15: filesystem_policy.read_only[0]: holds '..'");
     refuses(&at("read_only: [\"/a\\0b\"]"), "holds a control character");
