@@ -79,7 +79,12 @@ impl Metrics {
         };
         registry.register("egress_connections", "Requests for a connection, by outcome and stage", connections);
         registry.register("egress_open_connections", "Client connections open now", metrics.open_connections.clone());
-        registry.register_with_unit("egress", "Bytes relayed, as the workload sees the direction", Unit::Bytes, bytes);
+        registry.register_with_unit(
+            "egress",
+            "Bytes that tunnels relayed, as the workload sees the direction",
+            Unit::Bytes,
+            bytes,
+        );
         registry.register_with_unit(
             "egress_connect",
             "Time from a request to the answer that lets the workload go on",
@@ -204,7 +209,7 @@ mod tests {
             "openshell_egress_connections_total{disposition=\"denied\",stage=\"connect\"} 3",
             "openshell_egress_connections_total{disposition=\"allowed\",stage=\"forward\"} 0",
             "openshell_egress_open_connections 0",
-            "openshell_egress_tunnel_bytes_total{direction=\"sent\"} 10",
+            "openshell_egress_bytes_total{direction=\"sent\"} 10",
             "openshell_egress_connect_seconds_count 1",
             "openshell_bypass_attempts_total{protocol=\"udp\"} 0",
             "openshell_policy_generation 0",

@@ -24,7 +24,8 @@ const READ_ONLY: &[&str] = &[
 ];
 
 /// Written as well: scratch space, and the devices that hold nothing.
-const READ_WRITE: &[&str] = &["/tmp", "/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts"];
+const READ_WRITE: &[&str] =
+    &["/tmp", "/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/shm"];
 
 /// Devices whose presence means that the workload was given a GPU.
 const GPU_MARKS: &[&str] = &["/dev/nvidiactl", "/dev/dxg"];

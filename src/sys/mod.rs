@@ -11,5 +11,4 @@ pub mod netlink;
 pub mod process;
 pub mod procfs;
 pub mod reactor;
-pub mod readiness;
 pub mod xattr;
