@@ -66,7 +66,7 @@ pub struct Network {
     #[command(flatten)]
     pub policy: PolicyOptions,
     /// Where to listen; loopback, since whoever can connect is judged by the processes of this machine
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3128")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3128", value_parser = address)]
     pub bind: SocketAddr,
     /// What is recorded, and where
     #[command(flatten)]
@@ -144,7 +144,7 @@ pub struct Records {
     #[arg(long, value_name = "LEVEL", default_value_t = LogLevel::Warn, env = env::LOG_LEVEL)]
     pub log_level: LogLevel,
     /// Serve /livez, /readyz and /metrics here; nothing is served without it
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     pub admin_bind: Option<SocketAddr>,
     /// Name of the sandbox, for events
     #[arg(long, value_name = "NAME", env = env::SANDBOX)]
@@ -256,7 +256,7 @@ pub struct Doctor {
 #[command(name = "health")]
 pub struct Health {
     /// Where the role serves: its --admin-bind
-    #[arg(value_name = "ADDRESS:PORT")]
+    #[arg(value_name = "ADDRESS:PORT", value_parser = address)]
     pub address: SocketAddr,
     /// Ask for life instead of readiness
     #[arg(long)]
@@ -280,6 +280,11 @@ pub struct Completions {
 pub struct Man {
     /// A role's name; without one, the program's own page
     pub role: Option<String>,
+}
+
+/// An address and a port, numbers both.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "expected an address and a port, in numbers, such as 127.0.0.1:9090 or [::1]:9090".into())
 }
 
 /// A number of seconds, fractions allowed.

@@ -17,7 +17,10 @@ pub fn man(arguments: cli::Man) -> u8 {
     let command = match &arguments.role {
         None => super::program(),
         Some(name) => match super::find(name) {
-            Some(role) => (role.command)().name(role.name),
+            Some(role) => {
+                let name = format!("openshell-supervisor {}", role.name);
+                (role.command)().name(name.replace([' ', ','], "-")).bin_name(name)
+            }
             None => {
                 eprintln!("openshell-supervisor: man: no role {name:?}; the roles are\n{}", super::list());
                 return exit::USAGE;
