@@ -80,10 +80,8 @@ fn orphans_are_reaped_while_it_runs_and_none_is_left_behind() {
     });
 }
 
-#[test]
-fn a_shell_on_a_terminal_has_job_control_and_control_c_reaches_the_program() {
-    let world = World::new();
-    let script = r#"
+/// Python that runs a program on a terminal of its own; steps `type` to it and wait `until` it has said something.
+const TERMINAL: &str = r#"
 import os, pty, sys, time, select
 argv = sys.argv[1:]
 pid, fd = pty.fork()
@@ -101,31 +99,64 @@ def until(text, limit=20):
             except OSError: break
     seen = seen.split(text, 1)[1] if text in seen else b""
 def type(text): os.write(fd, text.encode())
+"#;
+
+/// Runs a command on a terminal through `steps`; it must end with 5.
+fn on_a_terminal(command: &[&std::ffi::OsStr], steps: &str) {
+    let script =
+        format!("{TERMINAL}{steps}\n_, status = os.waitpid(pid, 0)\nsys.exit(os.waitstatus_to_exitcode(status))");
+    let output = std::process::Command::new("/usr/bin/python3")
+        .args(["-c", &script])
+        .args(command)
+        .env("PS1", "$ ")
+        .current_dir("/")
+        .output()
+        .expect("python3");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(5), "{said}");
+}
+
+#[test]
+fn a_shell_on_a_terminal_has_job_control_and_control_c_reaches_the_program() {
+    let world = World::new();
+    let built = world.run().command(["/bin/bash", "--norc", "-i"]).build();
+    let ip: &std::ffi::OsStr = "/usr/sbin/ip".as_ref();
+    let command: Vec<&std::ffi::OsStr> = std::iter::once(ip).chain(built.get_args()).collect();
+    on_a_terminal(
+        &command,
+        r#"
 type("echo rea''dy\n"); until(b"ready\r\n")
 type("sleep 300\n"); time.sleep(0.5); type("\x03"); time.sleep(0.2)
 type("echo interrupted $?\n"); until(b"interrupted 130")
 type("sleep 300\n"); time.sleep(0.5); type("\x1a"); until(b"Stopped")
 type("jobs; kill %1; wait %1; echo afterwards\n"); until(b"afterwards\r\n")
 type("exit 5\n")
-_, status = os.waitpid(pid, 0)
-sys.exit(os.waitstatus_to_exitcode(status))
-"#;
-    let run = world.run().command(["/bin/bash", "--norc", "-i"]);
-    let built = run.build();
-    let mut command = std::process::Command::new("/usr/bin/python3");
-    command.args(["-c", script, "/usr/sbin/ip"]);
-    if !std::path::Path::new("/usr/sbin/ip").exists() {
-        panic!("ip is not where Debian puts it");
-    }
-    command.args(built.get_args()).env("PS1", "$ ").current_dir("/");
-    let output = command.output().expect("python3");
-    assert_eq!(
-        output.status.code(),
-        Some(5),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
+"#,
     );
+}
+
+#[test]
+fn the_shell_outside_keeps_its_terminal_and_its_jobs() {
+    let supervisor = crate::world::supervisor().display();
+    let steps = format!(
+        r#"
+S = "{supervisor} run -- "
+type("echo rea''dy\n"); until(b"ready\r\n")
+type(S + "sleep 0.5 &\n"); time.sleep(1.5)
+type("echo still h''ere\n"); until(b"still here\r\n")
+type(S + "cat &\n"); time.sleep(1.5)
+type("jobs\n"); until(b"Stopped")
+type("fg\n"); time.sleep(1.0)
+type("to the c''at\n"); until(b"to the c''at\r\nto the c''at\r\n")
+type("\x1a"); until(b"Stopped")
+type("fg\n"); time.sleep(1.0)
+type("again\n"); until(b"again\r\nagain\r\n")
+type("\x04"); time.sleep(0.5)
+type("echo done $?\n"); until(b"done 0\r\n")
+type("exit 5\n")
+"#
+    );
+    on_a_terminal(&["/bin/bash".as_ref(), "--norc".as_ref(), "-i".as_ref()], &steps);
 }
 
 #[test]

@@ -159,6 +159,47 @@ fn sockets_of_the_host_cannot_be_reached_by_path_or_name() {
 }
 
 #[test]
+fn sockets_that_the_host_binds_later_cannot_be_reached_either() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    use std::process::Stdio;
+    let world = World::new();
+    for (name, run) in [("root", world.run()), ("user", world.run().as_user())] {
+        let mut paths = vec![world.directory().join(format!("late-{name}.sock"))];
+        if name == "user" {
+            // The workload has the id of whoever serves in /tmp.
+            paths.push(format!("/tmp/openshell-late-{}.sock", std::process::id()).into());
+        }
+        let script = format!(
+            "import socket\nprint('ready', flush=True); input()\nfor path in {paths:?}:\n  s = socket.socket(socket.AF_UNIX)\n  try: \
+             s.connect(path); print('connected')\n  except OSError: print('refused')"
+        );
+        let mut command = run.command(["/usr/bin/python3", "-c", &script]).build();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = crate::world::Daemon::spawn(command);
+        let mut output = BufReader::new(child.child().stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("ready");
+        let listeners: Vec<UnixListener> = paths
+            .iter()
+            .map(|path| {
+                let listener = UnixListener::bind(path).expect("bind");
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).expect("chmod");
+                // Control: from outside it can be connected to.
+                std::os::unix::net::UnixStream::connect(path).expect("connect from outside");
+                listener
+            })
+            .collect();
+        child.child().stdin.take().expect("piped").write_all(b"go\n").expect("go");
+        let mut rest = String::new();
+        output.read_to_string(&mut rest).expect("read");
+        paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
+        assert_eq!(rest, "refused\n".repeat(listeners.len()), "as {name}");
+    }
+}
+
+#[test]
 fn when_the_proxy_is_killed_the_workload_ends() {
     let world = World::new();
     let mark = world.directory().join("alive");
