@@ -100,21 +100,30 @@ fn home() {
         fs::write(path, "content").unwrap();
         open_to_all(path);
     }
+    fs::write("/home/user/single", "content").unwrap();
     // Bound at the start, and by the same program once more later.
     drop(bind_socket("/home/user/again.sock"));
 }
 
 #[test]
 fn sockets_that_are_bound_later_are_out_of_reach() {
-    let isolation = Isolation { private_tmp: true, keep: keep(&[Path::new("/home/user/work")]), ..isolation() };
+    let kept = ["/home/user/work/mounted", "/home/user/work", "/home/user/single", "/home/user/granted/socket"];
+    let isolation = Isolation { private_tmp: true, keep: keep(&kept.map(Path::new)), ..isolation() };
     for user in [false, true] {
-        on_machine(user, &isolation, home, &LATE, |_handover| {
+        let prepare = || {
+            home();
+            // The test's process holds it until the end.
+            std::mem::forget(bind_socket("/home/user/granted/socket"));
+        };
+        on_machine(user, &isolation, prepare, &LATE, |_handover| {
+            UnixStream::connect("/home/user/granted/socket").unwrap();
+            assert_eq!(fs::read_to_string("/home/user/single").unwrap(), "content");
             for path in LATE {
                 let error = UnixStream::connect(path).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::NotFound, "{path}: {error}");
             }
             assert_eq!(names("/home"), ["user"]);
-            assert_eq!(names("/home/user"), ["work"]);
+            assert_eq!(names("/home/user"), ["granted", "single", "work"]);
             assert!(fs::metadata("/home/user/other/file").is_err());
             assert!(fs::write("/home/user/new", "").is_err());
             // What is granted is as it was, with what is mounted in it.
