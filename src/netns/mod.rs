@@ -4,8 +4,11 @@
 //! [`isolate`] runs in the single-threaded `launch` process, which gives up its own namespaces for new ones and opens
 //! there what the supervisor needs. The supervisor never enters: it works through the descriptors of [`Handover`].
 
+mod fresh;
+mod keep;
 mod loopback;
 pub mod mounts;
+mod object;
 mod obstacle;
 pub mod outside;
 pub mod probe;
@@ -33,12 +36,17 @@ pub struct Isolation {
     pub user_namespace: bool,
     /// Create a PID namespace for the next child.
     pub pid_namespace: bool,
+    /// Give the workload a `/tmp` of its own, and a `/var/tmp` where the policy grants it. To be set where the workload
+    /// has the id of whoever started it, as through a user namespace: every socket of that user's there could be
+    /// connected to. With an id of its own, file permissions tell them apart, and `/tmp` may be shared.
+    pub private_tmp: bool,
     /// Port of the proxy's listeners on 127.0.0.1 and ::1.
     pub proxy_port: u16,
     /// Paths to cover with something empty, besides what is always covered: what [`outside::named_places`] finds, and
     /// the operator's own.
     pub hide: Vec<PathBuf>,
-    /// Paths that stay visible although they lie under a hidden one, because the policy grants them.
+    /// What the policy grants, all of it: of the directories in `/`, but for `/dev` and `/proc`, nothing else stays in
+    /// sight. A path that is always covered stays so, also where it is named here; those below it show.
     pub keep: Vec<PathBuf>,
 }
 
@@ -99,9 +107,11 @@ pub enum Error {
     #[error("cannot open a NETLINK_SOCK_DIAG socket: {0}; attribution needs CONFIG_INET_DIAG, CONFIG_INET_TCP_DIAG")]
     Diagnosis(#[source] io::Error),
     /// What has to be hidden cannot be listed.
-    #[error("cannot read {path}, which says what has to be hidden from the workload: {source}; /proc must be mounted")]
+    #[error(
+        "cannot read {path}, which says what has to be hidden from the workload: {source}; / must be readable, /proc mounted"
+    )]
     Listing {
-        /// The file.
+        /// The file or directory.
         path: &'static str,
         /// What reading it answered.
         source: io::Error,
@@ -154,8 +164,8 @@ pub enum Error {
 ///
 /// In the new network namespace: loopback alone, default routes through it, the fence in force and read back, ping
 /// sockets left closed (`net.ipv4.ping_group_range` of a new namespace is empty), listeners, and the two netlink
-/// sockets. In the new mount namespace: nothing propagates in or out, and what the workload must not reach is covered
-/// (see [`mounts`]). A new IPC namespace takes the machine's shared memory and queues out of reach.
+/// sockets. In the new mount namespace: nothing propagates in or out, and nothing is in sight but what is kept, without
+/// the sockets that were bound in it (see [`mounts`]). A new IPC namespace takes the machine's shared memory and queues out of reach.
 ///
 /// The caller must have one thread (unshare(2) demands it for a user namespace), and /proc mounted. Its working
 /// directory still refers to the old view: it must be entered again by path. Descriptors that it holds are untouched.

@@ -2,10 +2,12 @@
 //! and every socket that is bound to a path right now.
 //!
 //! Landlock at ABI 7 does not stop `connect` to a path that was never granted, so a socket that is in sight is a
-//! socket that can be spoken to.
+//! socket that can be spoken to. Therefore what is not granted is out of sight altogether ([`super::mounts`]), and these
+//! lists are for what is granted whole.
 //!
-//! What this cannot find: a socket that was bound in another network namespace and lies in a directory that was mounted
-//! here (a `hostPath` volume); it has to be named in [`super::Isolation::hide`].
+//! What they cannot find in there: a socket that is bound later, or by a relative path, or in another network namespace
+//! (a `hostPath` volume). The last has to be named in [`super::Isolation::hide`]; against the others, directories where
+//! others than the workload bind sockets are not to be granted.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

@@ -15,6 +15,7 @@ use super::*;
 use crate::sys::child;
 
 mod hiding;
+mod view;
 
 const PORT: u16 = 3128;
 
@@ -22,7 +23,39 @@ const PORT: u16 = 3128;
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 fn isolation() -> Isolation {
-    Isolation { user_namespace: false, pid_namespace: false, proxy_port: PORT, hide: vec![], keep: vec![] }
+    Isolation {
+        user_namespace: false,
+        pid_namespace: false,
+        private_tmp: false,
+        proxy_port: PORT,
+        hide: vec![],
+        keep: keep(&[]),
+    }
+}
+
+/// What a policy usually grants, and `more`.
+fn keep(more: &[&Path]) -> Vec<PathBuf> {
+    const USUAL: [&str; 18] = [
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/libx32",
+        "/etc",
+        "/app",
+        "/var/log",
+        "/proc",
+        "/tmp",
+        "/dev/urandom",
+        "/dev/null",
+        "/dev/zero",
+        "/dev/tty",
+        "/dev/ptmx",
+        "/dev/pts",
+    ];
+    USUAL.iter().map(Path::new).chain(more.iter().copied()).map(Path::to_path_buf).collect()
 }
 
 /// Runs `act` in a child that was isolated as `isolation` says.
@@ -165,7 +198,7 @@ fn isolating_is_quick() {
                 become_user();
             }
             let start = Instant::now();
-            let outcome = isolate(&Isolation { user_namespace, ..isolation() });
+            let outcome = isolate(&Isolation { user_namespace, private_tmp: user_namespace, ..isolation() });
             let took = start.elapsed();
             outcome.unwrap_or_else(|error| panic!("{error}"));
             took.as_nanos().to_ne_bytes().to_vec()

@@ -23,7 +23,7 @@ fn sockets_and_credentials_are_out_of_sight() {
     UnixStream::connect(&bound).unwrap();
     let isolation = Isolation {
         hide: vec![hidden.clone(), directory.path().join("single"), directory.path().join("missing")],
-        keep: vec![kept.clone(), hidden.join("link"), directory.path().join("gone")],
+        keep: keep(&[&kept, &hidden.join("link"), &directory.path().join("gone")]),
         ..isolation()
     };
     let look = |_handover: Handover| {
@@ -109,7 +109,7 @@ fn a_policy_may_name_a_socket_but_not_a_hidden_directory() {
     let directory = tempfile::tempdir().unwrap();
     let bound = directory.path().join("granted.sock");
     let _listener = UnixListener::bind(&bound).unwrap();
-    let isolation = Isolation { keep: vec![bound.clone(), PathBuf::from("/run")], ..isolation() };
+    let isolation = Isolation { keep: keep(&[&bound, Path::new("/run")]), ..isolation() };
     inside(&isolation, |handover| {
         UnixStream::connect(&bound).unwrap();
         assert!(fs::read_dir("/run").unwrap().next().is_none());
