@@ -72,13 +72,15 @@ impl Policy {
     /// The paths that Landlock opens for the workload: the policy's own, its working directory where the policy
     /// includes it, and the baseline. The baseline never widens what the policy names: a policy that lists `/tmp` as
     /// read-only keeps it so. Nothing of a proc file system is opened for writing, whatever link or mount of the image
-    /// leads there (see [`refusal`]). Not every path exists in every image.
+    /// leads there (see [`refusal`]). `include_workdir` of the result is false. Not every path exists in every image.
     #[must_use]
     pub fn filesystem_with_baseline(&self, workdir: Option<&Path>) -> Filesystem {
         let mut merged = self.filesystem.clone();
+        // Decided here: whoever added it again would open what is refused or listed as read-only.
+        merged.include_workdir = false;
         if self.filesystem.include_workdir
             && let Some(workdir) = workdir
-            && refusal(workdir).is_none()
+            && refusal(&std::fs::canonicalize(workdir).unwrap_or_else(|_| workdir.to_owned())).is_none()
         {
             add(&mut merged, workdir, true);
         }
@@ -160,8 +162,8 @@ mod tests {
     fn the_working_directory_is_granted_only_when_included_and_never_as_the_whole_tree() {
         let mut policy = Policy::restrictive_default();
         let root = policy.filesystem_with_baseline(Some(Path::new("/")));
-        assert!(!root.read_write.contains(&PathBuf::from("/")));
-        for refused in ["/proc", "/proc/self", "/dev", "/sys"] {
+        assert!(!root.read_write.contains(&PathBuf::from("/")) && !root.include_workdir);
+        for refused in ["/proc", "/proc/self", "/dev", "/sys", "/tmp/..", "/proc/self/root"] {
             let merged = policy.filesystem_with_baseline(Some(Path::new(refused)));
             assert!(!merged.read_write.contains(&PathBuf::from(refused)), "{refused}");
         }
