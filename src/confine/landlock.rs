@@ -208,7 +208,25 @@ fn build(grants: &Grants, probe: Probe) -> Result<Ruleset, LandlockError> {
             created = created.add_rule(PathBeneath::new(place, rights_for(rights, directory, abi)))?;
         }
     }
+    // A terminal that is handed over lies on the machine's devpts, which the workload does not see. Programs open it
+    // again all the same, as /dev/stdout or /proc/self/fd/1, and the descriptor itself is what can be granted.
+    for terminal in terminals() {
+        created = created.add_rule(PathBeneath::new(terminal, rights_for(AccessFs::from_all(abi), false, abi)))?;
+    }
     Ok(Ruleset { created: Some(created), outcome })
+}
+
+/// Descriptors of the standard streams that are terminals.
+fn terminals() -> impl Iterator<Item = OwnedFd> {
+    let (input, output, error) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    let clone = |terminal: bool, fd: BorrowedFd<'_>| fd.try_clone_to_owned().ok().filter(|_| terminal);
+    [
+        clone(input.is_terminal(), input.as_fd()),
+        clone(output.is_terminal(), output.as_fd()),
+        clone(error.is_terminal(), error.as_fd()),
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// The kernel refuses rights that only make sense for directories on anything else.

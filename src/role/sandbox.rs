@@ -220,7 +220,16 @@ fn identify(policy: &Policy, events: &Events) -> Result<Identity, Failure> {
 /// What the workload may see: the policy's paths, the system's, and its working directory.
 fn grants(plan: &Plan, store: &Store) -> Grants {
     let policy = &store.current().policy;
-    Grants::of(&policy.filesystem_with_baseline(plan.workdir.as_deref()), policy.landlock, plan.workdir.as_deref())
+    let workdir = plan.workdir.as_deref();
+    Grants::of(&policy.filesystem_with_baseline(workdir), policy.landlock, workdir)
+}
+
+/// Where the workload starts: the working directory, unless it was not asked for by name and is not to be seen.
+fn start_directory(plan: &Plan, grants: &Grants) -> PathBuf {
+    let granted =
+        |path: &&PathBuf| grants.read_only.iter().chain(&grants.read_write).any(|grant| path.starts_with(grant));
+    let named = plan.options.workdir.is_some();
+    plan.workdir.as_ref().filter(|path| named || granted(path)).cloned().unwrap_or_else(|| PathBuf::from("/"))
 }
 
 /// A policy that the workload could rewrite is no policy (design §3).
@@ -258,18 +267,21 @@ fn orders(plan: &Plan, mut identity: Identity, grants: Grants) -> Result<Orders,
         terminal: std::io::IsTerminal::is_terminal(&std::io::stdin()),
     }
     .build();
+    let user_namespace = !crate::sys::capability::has_sys_admin();
     let isolation = crate::netns::Isolation {
-        user_namespace: !crate::sys::capability::has_sys_admin(),
+        user_namespace,
         pid_namespace: true,
         proxy_port: PROXY_PORT,
         hide: crate::netns::outside::named_places(|name| std::env::var_os(name)),
         keep: grants.read_only.iter().chain(&grants.read_write).cloned().collect(),
+        // The workload has the id of whoever serves on a socket there, and file modes keep them apart no more.
+        private_tmp: user_namespace,
     };
     Ok(Orders {
         isolation: Some(isolation),
         command: plan.command.argv.clone(),
         environment,
-        workdir: plan.workdir.clone(),
+        workdir: Some(start_directory(plan, &grants)),
         identity,
         grants,
         seccomp: plan.options.seccomp.into(),

@@ -95,7 +95,7 @@ fn enter(workdir: Option<&Path>) -> Result<(), Failure> {
     let Some(workdir) = workdir else { return Ok(()) };
     chdir(workdir).map_err(|error| {
         let remedy = match error {
-            Errno::ENOENT => "create it, or name another with --workdir",
+            Errno::ENOENT => "create it, grant it under filesystem_policy, or name another with --workdir",
             Errno::EACCES => "the workload's user may not enter it",
             _ => "name another with --workdir",
         };

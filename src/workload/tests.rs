@@ -73,7 +73,11 @@ impl World {
             pid_namespace: true,
             proxy_port: 3128,
             hide: Vec::new(),
-            keep: vec![self.directory.path().to_owned()],
+            keep: std::iter::once(self.directory.path().to_owned())
+                .chain(self.orders.grants.read_only.iter().cloned())
+                .chain(self.orders.grants.read_write.iter().cloned())
+                .collect(),
+            private_tmp: false,
         });
         self
     }
