@@ -8,7 +8,8 @@
 mod place;
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::io::IsTerminal;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
