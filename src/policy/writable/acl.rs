@@ -49,7 +49,7 @@ impl Acl {
     /// The value of the attribute, little-endian whatever the machine.
     fn parse(value: &[u8]) -> Option<Self> {
         let (version, entries) = value.split_first_chunk::<4>()?;
-        if u32::from_le_bytes(*version) != VERSION || entries.len() % ENTRY != 0 {
+        if u32::from_le_bytes(*version) != VERSION {
             return None;
         }
         let entry = |bytes: &[u8]| {
