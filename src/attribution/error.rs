@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use super::process::Process;
 use crate::sys::procfs::Gone as _;
 
 /// Why [`Attributor`](super::Attributor) could not name one program.
@@ -84,7 +85,11 @@ pub enum AttributionError {
         limit: u64,
     },
     /// More executables than are remembered.
-    #[error("{path} would be one executable more than the {limit} whose first use is remembered; restart the sandbox")]
+    #[error(
+        "{path} has no identity: {limit} other paths were executed by what asked for the network since the sandbox \
+         started, and none of their digests is ever forgotten, or it could be exchanged unseen; restart the sandbox, and \
+         look for what makes so many executables"
+    )]
     TooManyExecutables {
         /// Its path.
         path: String,
@@ -93,12 +98,15 @@ pub enum AttributionError {
     },
     /// A process could not be looked at.
     #[error(
-        "cannot read {what} of process {pid}: {source}; attribution needs to run as the workload's user or with \
-         CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+        "cannot read {what} of process {pid}{label}: {source}; it may own the connection. Attribution needs to run as the \
+         workload's user or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, and an ordinary user cannot look into a process \
+         that hides (prctl PR_SET_DUMPABLE) or was not started by exec in the sandbox: end it"
     )]
     Unreadable {
         /// The process.
         pid: u32,
+        /// What it calls itself, quoted and in parentheses; empty where that is not known.
+        label: String,
         /// What of it.
         what: &'static str,
         /// What the kernel answered.
@@ -131,6 +139,18 @@ impl AttributionError {
 
     /// `error` as reading `what` of `pid` gave it.
     pub(super) fn reading(pid: u32, what: &'static str, error: io::Error) -> Self {
-        if error.is_gone() { Self::Unsettled { pid } } else { Self::Unreadable { pid, what, source: error } }
+        if error.is_gone() {
+            Self::Unsettled { pid }
+        } else {
+            Self::Unreadable { pid, label: String::new(), what, source: error }
+        }
+    }
+
+    /// The same with the name of the process.
+    pub(super) fn of(mut self, process: &Process) -> Self {
+        if let Self::Unreadable { label, .. } = &mut self {
+            *label = process.label();
+        }
+        self
     }
 }

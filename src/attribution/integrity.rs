@@ -18,7 +18,8 @@ use super::process::{Fingerprint, Image, Process};
 const LARGEST: u64 = 1 << 30;
 
 /// Paths whose first use is remembered. A build that runs more programs of its own than this, each of them asking for
-/// the network, is not what a sandbox is for.
+/// the network, is not what a sandbox is for. None is forgotten to make room: forgetting a path would let the workload
+/// have another file trusted under it.
 const EXECUTABLES: usize = 16 * 1024;
 
 /// Bytes hashed at a time.
@@ -106,6 +107,10 @@ impl Integrity {
             return Ok(Executable { path, sha256 });
         }
         if seen.len() >= EXECUTABLES {
+            // What has no path is remembered for speed only.
+            seen.retain(|path, _| path.starts_with('/'));
+        }
+        if seen.len() >= EXECUTABLES {
             return Err(AttributionError::TooManyExecutables { path: path.to_owned(), limit: EXECUTABLES });
         }
         let path: Arc<str> = path.into();
@@ -134,4 +139,27 @@ fn hexadecimal(digest: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_is_forgotten_and_what_has_none_makes_room() {
+        let fingerprint = Fingerprint::of(&nix::sys::stat::stat("/proc/self/exe").unwrap());
+        let integrity = Integrity::default();
+        for number in 0..EXECUTABLES {
+            integrity.remember(&format!("memfd:{number}"), fingerprint, [0; 32]).unwrap();
+        }
+        integrity.remember("/bin/one", fingerprint, [1; 32]).unwrap();
+        for number in 1..EXECUTABLES {
+            integrity.remember(&format!("/tmp/{number}"), fingerprint, [0; 32]).unwrap();
+        }
+        let error = integrity.remember("/tmp/more", fingerprint, [0; 32]).unwrap_err();
+        assert!(matches!(error, AttributionError::TooManyExecutables { .. }), "{error}");
+        let error = integrity.remember("/bin/one", fingerprint, [2; 32]).unwrap_err();
+        assert!(matches!(error, AttributionError::ExecutableChanged { .. }), "{error}");
+        integrity.remember("/bin/one", fingerprint, [1; 32]).unwrap();
+    }
 }

@@ -1,7 +1,6 @@
 //! One process of the sandbox, by a descriptor of its directory in procfs: whatever is read through it is read of that
 //! process or fails, however its number is used again.
 
-use std::fmt::{self, Write as _};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,21 +9,16 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::sys::uio::pread;
-use nix::unistd::read;
 
+use super::entry::{Name, Status, decimal, read_all, read_only, read_only_directory};
+use super::table::{Table, socket_at};
 use crate::sys::procfs::{Gone as _, numbers, read_link};
 
-/// Buffer for directory entries: some three hundred descriptors a call.
+/// Buffer for directory entries: some three hundred threads a call.
 const ENTRIES: usize = 8 * 1024;
 
-/// Longer than any `socket:[N]`; what does not fit is no socket.
-const SOCKET_LINK: usize = 64;
-
-/// Longer than the first nine fields of /proc/PID/stat can be: the name in it has at most 64 bytes with its escapes.
-const STAT: usize = 256;
-
-/// `PF_KTHREAD`, in the flags of /proc/PID/stat.
-const KERNEL_THREAD: u64 = 0x0020_0000;
+/// Longer than the name of a process (`TASK_COMM_LEN`), and than those that the kernel gives its own threads.
+const COMMAND: usize = 64;
 
 /// Longer than three numbers of 64 bits.
 const SCHEDSTAT: usize = 80;
@@ -75,7 +69,8 @@ pub(super) struct Image<'b> {
 
 /// How often a thread has run. Two equal samples of one that slept at the first mean that it was never scheduled in
 /// between (`sched_info_arrive` in the kernel counts before it gets to run), so that it cannot have opened, received or
-/// inherited a descriptor; and nobody can open one in it without its running.
+/// inherited a descriptor. That nobody else can open one in its table rests on the workload's system call filter, which
+/// refuses a process that shares its table with another (clone(2): `CLONE_FILES` without `CLONE_THREAD`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     run_time: u64,
@@ -86,7 +81,8 @@ pub(super) struct Sample {
 #[derive(Debug)]
 struct Dormant {
     sample: Sample,
-    /// Its further threads, sorted. Where there are none, none can come without the first one running.
+    /// Its further threads, sorted, which do share its table. Where there are none, none can come without the first one
+    /// running; and no other process shares it (see [`Sample`]).
     threads: Box<[(u32, Sample)]>,
     /// Inodes of its sockets, sorted; `None` where they were not read.
     sockets: Option<Box<[u64]>>,
@@ -163,10 +159,25 @@ impl Process {
         Ok(self.status()?.parent)
     }
 
+    /// Whether it has ended, reaped or not.
+    pub(super) fn has_ended(&self) -> bool {
+        self.status().is_ok_and(|status| matches!(status.state, b'Z' | b'X')) || !self.is_alive()
+    }
+
+    /// What it calls itself, quoted; for messages, and nothing else.
+    pub(super) fn label(&self) -> String {
+        let mut buffer = [0; COMMAND];
+        let name = read_only(&self.directory, "comm").and_then(|file| Ok(pread(&file, &mut buffer, 0)?));
+        name.map_or_else(
+            |_| String::new(),
+            |count| format!(" ({:?})", String::from_utf8_lossy(buffer[..count].trim_ascii_end())),
+        )
+    }
+
     /// Whether it is a thread of the kernel, which has neither an executable nor descriptors, and whose directory is
     /// closed to ordinary users like any of root's.
     pub(super) fn is_kernel_thread(&self) -> bool {
-        self.status().is_ok_and(|status| status.flags & KERNEL_THREAD != 0)
+        self.status().is_ok_and(|status| status.is_kernel_thread())
     }
 
     fn status(&self) -> io::Result<Status> {
@@ -186,6 +197,10 @@ impl Process {
 
     /// Samples of all threads but the first, sorted by their numbers; `None` where they cannot be told or are too many.
     fn thread_samples(&self) -> io::Result<Option<Vec<(u32, Sample)>>> {
+        // A directory of very many threads is not even listed.
+        if self.task_links()? > ONE_THREAD + THREADS_REMEMBERED as u64 {
+            return Ok(None);
+        }
         let mut threads = self.threads()?;
         threads.retain(|thread| *thread != self.pid);
         if threads.len() > THREADS_REMEMBERED {
@@ -221,6 +236,12 @@ impl Process {
         })
     }
 
+    /// How many looks [`recall`](Self::recall) or [`note_visit`](Self::note_visit) takes: more where there are threads.
+    pub(super) fn cost_of_samples(&self) -> u32 {
+        let threads = self.task_links().map_or(0, |links| links.saturating_sub(ONE_THREAD));
+        2 + 3 * u32::try_from(threads.min(THREADS_REMEMBERED as u64)).unwrap_or(0)
+    }
+
     /// Remembers that it was seen, without its sockets, so that the next look can tell whether it sleeps.
     pub(super) fn note_visit(&self) -> io::Result<()> {
         let sample = self.sample()?;
@@ -244,9 +265,12 @@ impl Process {
         let threads_before = if has_threads { self.thread_samples().ok().flatten() } else { Some(Vec::new()) };
         let asleep = self.is_asleep(threads_before.as_deref().unwrap_or(&[]));
         let mut sockets = Vec::new();
-        self.sockets_of("fd", &mut sockets)?;
+        self.sockets_of(None, &mut sockets)?;
         if has_threads {
-            self.each_thread(|directory| self.sockets_of(directory, &mut sockets))?;
+            // Threads may have tables of their own (`unshare(CLONE_FILES)` needs no privilege).
+            for thread in self.threads()?.into_iter().filter(|thread| *thread != self.pid) {
+                self.sockets_of(Some(thread), &mut sockets)?;
+            }
         }
         sockets.sort_unstable();
         sockets.dedup();
@@ -281,8 +305,8 @@ impl Process {
         if self.holds_at(hint, inode)? {
             return Ok(Some(hint));
         }
-        // Since Linux 6.2 the size of the directory is the number of descriptors, and the lowest free number is taken.
-        let count = u32::try_from(fstatat(&self.directory, "fd", AtFlags::empty())?.st_size).unwrap_or(0);
+        // The lowest free number is taken, so that the newest descriptor of all is often the last.
+        let count = self.descriptors()?;
         for descriptor in (count.saturating_sub(reach)..count).rev().filter(|descriptor| *descriptor != hint) {
             if self.holds_at(descriptor, inode)? {
                 self.hint.store(descriptor, Ordering::Relaxed);
@@ -292,20 +316,37 @@ impl Process {
         Ok(None)
     }
 
+    /// How many descriptors the first thread has; 0 before Linux 6.2, which does not tell.
+    fn descriptors(&self) -> io::Result<u32> {
+        Ok(u32::try_from(fstatat(&self.directory, "fd", AtFlags::empty())?.st_size).unwrap_or(0))
+    }
+
+    /// How many looks (see [`Effort`](super::effort::Effort)) [`find`](Self::find) takes; `None` where the kernel does
+    /// not tell.
+    pub(super) fn cost_of_find(&self) -> Option<u32> {
+        self.descriptors().ok().filter(|count| *count > 0).map(|count| count.saturating_add(2))
+    }
+
+    /// The same for [`examine`](Self::examine), which reads a table a thread.
+    pub(super) fn cost_of_examination(&self) -> Option<u32> {
+        let tasks = self.task_links().ok()?.saturating_sub(ONE_THREAD - 1);
+        let tables = u32::try_from(tasks).unwrap_or(u32::MAX);
+        // Besides the tables, every thread is sampled twice.
+        self.cost_of_find().map(|table| table.saturating_add(8).saturating_mul(tables))
+    }
+
     /// Whether descriptor `descriptor` of the first thread is the socket.
     pub(super) fn holds_at(&self, descriptor: u32, inode: u64) -> io::Result<bool> {
-        let name = Name::new(format_args!("fd/{descriptor}"));
-        Ok(socket(self.directory.as_fd(), name.as_str())? == Some(inode))
+        Ok(socket_at(&self.directory, descriptor)? == Some(inode))
     }
 
     /// Looks for the socket among the descriptors of the first thread, newest first.
     pub(super) fn find(&self, inode: u64) -> io::Result<Option<u32>> {
-        let directory = read_only_directory(&self.directory, "fd")?;
-        let mut descriptors = Vec::with_capacity(128);
-        numbers(directory.as_fd(), &mut [0; ENTRIES], |number| descriptors.push(number))?;
+        let table = Table::open(&self.directory, None)?;
+        let mut descriptors = table.descriptors()?;
         descriptors.sort_unstable();
         for descriptor in descriptors.into_iter().rev() {
-            if socket(directory.as_fd(), Name::new(format_args!("{descriptor}")).as_str())? == Some(inode) {
+            if table.socket(descriptor)? == Some(inode) {
                 self.hint.store(descriptor, Ordering::Relaxed);
                 return Ok(Some(descriptor));
             }
@@ -315,21 +356,11 @@ impl Process {
 
     /// Whether it has threads besides the first.
     pub(super) fn has_threads(&self) -> io::Result<bool> {
-        Ok(fstatat(&self.directory, "task", AtFlags::empty())?.st_nlink > ONE_THREAD)
+        Ok(self.task_links()? > ONE_THREAD)
     }
 
-    /// Gives `each` the name of every further thread's descriptor directory: threads may have tables of their own
-    /// (`unshare(CLONE_FILES)` needs no privilege).
-    fn each_thread(&self, mut each: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
-        for thread in self.threads()? {
-            if thread != self.pid {
-                match each(Name::new(format_args!("task/{thread}/fd")).as_str()) {
-                    Err(error) if !error.is_gone() => return Err(error),
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
+    fn task_links(&self) -> io::Result<u64> {
+        Ok(fstatat(&self.directory, "task", AtFlags::empty())?.st_nlink)
     }
 
     fn threads(&self) -> io::Result<Vec<u32>> {
@@ -354,20 +385,18 @@ impl Process {
         Ok(())
     }
 
-    fn sockets_of(&self, table: &str, into: &mut Vec<u64>) -> io::Result<()> {
-        let directory = match read_only_directory(&self.directory, table) {
-            Ok(directory) => directory,
-            // Ended: it holds nothing any more.
+    /// Adds the sockets of a table to `into`; one of a thread that has ended has none.
+    fn sockets_of(&self, thread: Option<u32>, into: &mut Vec<u64>) -> io::Result<()> {
+        let table = match Table::open(&self.directory, thread) {
             Err(error) if error.is_gone() => return Ok(()),
-            Err(error) => return Err(error),
+            table => table?,
         };
-        let mut descriptors = Vec::with_capacity(128);
-        match numbers(directory.as_fd(), &mut [0; ENTRIES], |number| descriptors.push(number)) {
-            Err(error) if !error.is_gone() => return Err(error),
-            _ => {}
-        }
+        let descriptors = match table.descriptors() {
+            Err(error) if error.is_gone() => return Ok(()),
+            descriptors => descriptors?,
+        };
         for descriptor in descriptors {
-            into.extend(socket(directory.as_fd(), Name::new(format_args!("{descriptor}")).as_str())?);
+            into.extend(table.socket(descriptor)?);
         }
         Ok(())
     }
@@ -385,95 +414,5 @@ impl Sample {
             .zip(timeslices)
             .filter(|(_, timeslices)| *timeslices > 0)
             .map(|(run_time, timeslices)| Self { run_time, timeslices }))
-    }
-}
-
-/// What is read of a `stat` (proc_pid_stat(5)).
-#[derive(Clone, Copy, Debug)]
-struct Status {
-    state: u8,
-    parent: u32,
-    flags: u64,
-}
-
-impl Status {
-    fn read(stat: &OwnedFd) -> io::Result<Self> {
-        let mut buffer = [0; STAT];
-        let count = pread(stat, &mut buffer, 0)?;
-        let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed stat");
-        // The name may hold spaces and parentheses of its own: the last one ends it, since what follows are letters and
-        // numbers only.
-        let end = buffer[..count].iter().rposition(|byte| *byte == b')').ok_or_else(malformed)?;
-        let mut fields = buffer[end + 1..count].split(|byte| *byte == b' ').filter(|field| !field.is_empty());
-        let state = fields.next().and_then(|field| field.first().copied()).ok_or_else(malformed)?;
-        let parent = fields.next().and_then(decimal).ok_or_else(malformed)?;
-        // Group, session, terminal and its foreground group come between.
-        let flags = fields.nth(4).and_then(decimal).ok_or_else(malformed)?;
-        Ok(Self { state, parent: u32::try_from(parent).map_err(|_| malformed())?, flags })
-    }
-}
-
-/// Inode of the socket that the descriptor link `name` leads to; `None` for all else, and for what is closed by now.
-fn socket(directory: BorrowedFd<'_>, name: &str) -> io::Result<Option<u64>> {
-    let mut buffer = [0; SOCKET_LINK];
-    match read_link(directory, name, &mut buffer) {
-        // A path starts with a slash, so that no file can pass for a socket.
-        Ok(link) => Ok(link.strip_prefix(b"socket:[").and_then(|rest| rest.strip_suffix(b"]")).and_then(decimal)),
-        Err(error) if error.is_gone() || error.raw_os_error() == Some(nix::libc::ENAMETOOLONG) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn decimal(text: &[u8]) -> Option<u64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
-}
-
-fn read_only(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
-    Ok(openat(directory, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK, Mode::empty())?)
-}
-
-fn read_only_directory(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
-    Ok(openat(directory, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?)
-}
-
-/// Appends all of a small procfs file to `into`. Nothing less than an empty read ends one.
-fn read_all(file: &OwnedFd, into: &mut Vec<u8>) -> io::Result<()> {
-    let mut piece = [0; 4096];
-    loop {
-        match read(file, &mut piece)? {
-            0 => return Ok(()),
-            count => into.extend_from_slice(&piece[..count]),
-        }
-    }
-}
-
-/// A short name on the stack: these are made once a descriptor.
-struct Name {
-    bytes: [u8; 40],
-    length: usize,
-}
-
-impl Name {
-    /// `text`, which must fit: the longest is `task/4294967295/children`.
-    fn new(text: fmt::Arguments<'_>) -> Self {
-        let mut name = Self { bytes: [0; 40], length: 0 };
-        // Writing fails only where the text does not fit, and leaves a name that no directory has.
-        if name.write_fmt(text).is_err() {
-            name.length = 0;
-        }
-        name
-    }
-
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or("")
-    }
-}
-
-impl fmt::Write for Name {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.length + text.len();
-        self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
-        self.length = end;
-        Ok(())
     }
 }

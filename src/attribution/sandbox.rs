@@ -1,8 +1,9 @@
 //! The processes of the sandbox: which there are, and a bounded memory of those that were looked at.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{OFlag, openat};
@@ -24,6 +25,12 @@ const SHARE_OF_FILES: u64 = 16;
 /// Rounds of a walk through children lists before it is given up. Each but the first is for processes that ended while
 /// they were read.
 const WALKS: usize = 32;
+
+/// Processes assumed before the first list, which is made while the sandbox is small.
+const FIRST_LIST: u32 = 16;
+
+/// Looks at each process of a walk: whether it is alive, has threads, and its children.
+const WALK_STEP: u32 = 5;
 
 /// Which processes may own the workload's connections.
 #[derive(Debug)]
@@ -48,13 +55,15 @@ pub(super) struct Sandbox {
     processes: Processes,
     known: Mutex<HashMap<u32, Arc<Process>>>,
     remembered: usize,
+    /// How many there were when they were last listed.
+    listed: AtomicU32,
 }
 
 impl Sandbox {
     pub(super) fn new(processes: Processes) -> Self {
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(REMEMBERED as u64, |(soft, _)| soft / SHARE_OF_FILES);
         let remembered = usize::try_from(files).unwrap_or(REMEMBERED).min(REMEMBERED);
-        Self { processes, known: Mutex::new(HashMap::new()), remembered }
+        Self { processes, known: Mutex::new(HashMap::new()), remembered, listed: AtomicU32::new(FIRST_LIST) }
     }
 
     fn proc(&self) -> BorrowedFd<'_> {
@@ -109,6 +118,15 @@ impl Sandbox {
         Ok(Some(process))
     }
 
+    /// How many looks (see [`Effort`](super::effort::Effort)) the next list will probably take.
+    pub(super) fn cost_of_list(&self) -> u32 {
+        let each = match &self.processes {
+            Processes::Dedicated(_) | Processes::All(_) => 1,
+            Processes::Below { .. } => WALK_STEP,
+        };
+        self.listed.load(Ordering::Relaxed).saturating_mul(each).max(1)
+    }
+
     /// Numbers of all candidates, the newest last where numbers have not wrapped.
     pub(super) fn list(&self) -> io::Result<Vec<u32>> {
         let mut pids = match &self.processes {
@@ -124,28 +142,29 @@ impl Sandbox {
         };
         pids.retain(|pid| !self.is_outside(*pid));
         pids.sort_unstable();
+        self.listed.store(u32::try_from(pids.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
         self.forget_ended(&pids);
         Ok(pids)
     }
 
     /// Walks the children lists (`CONFIG_PROC_CHILDREN`). One that ended before its list was read has handed its
-    /// children to `root`, so that `root` is read again after it. A workload's own subreaper can hide an orphan from
-    /// this for the instant of one walk; a PID namespace of the sandbox's own has no such gap.
+    /// children to `root`, or to a subreaper of the workload's own, so that all are read again after it. What one walk
+    /// misses because children end while their parent's list is read, the next one sees; a PID namespace of the sandbox's
+    /// own has no such gap.
     fn descendants(&self, root: u32) -> io::Result<Vec<u32>> {
-        let mut found = Vec::new();
-        let mut seen = std::collections::HashSet::new();
+        let mut found = HashSet::new();
         for _ in 0..WALKS {
             let mut vanished = false;
+            let mut walked = HashSet::new();
             let mut unread = Vec::new();
             let Some(first) = self.process(root)? else {
                 return Err(io::Error::new(io::ErrorKind::NotFound, format!("the sandbox's init, {root}, has ended")));
             };
             first.children(&mut unread)?;
             while let Some(pid) = unread.pop() {
-                if !seen.insert(pid) {
+                if !walked.insert(pid) {
                     continue;
                 }
-                found.push(pid);
                 let children = match self.process(pid)? {
                     Some(process) => process.children(&mut unread),
                     None => Err(io::Error::from_raw_os_error(nix::libc::ESRCH)),
@@ -155,8 +174,9 @@ impl Sandbox {
                     other => other?,
                 }
             }
+            found.extend(walked);
             if !vanished {
-                return Ok(found);
+                return Ok(found.into_iter().collect());
             }
         }
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "processes end faster than their children can be listed"))
