@@ -38,17 +38,14 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// The grants of a policy, with the working directory where the policy includes it.
+    /// The grants of a policy that has its baseline and its working directory already.
     #[must_use]
-    pub fn of(filesystem: &Filesystem, compatibility: Compatibility, workdir: Option<&Path>) -> Self {
-        let mut read_write = filesystem.read_write.clone();
-        if let Some(workdir) = workdir.filter(|_| filesystem.include_workdir)
-            && !read_write.iter().any(|path| path == workdir)
-        {
-            read_write.push(workdir.to_owned());
+    pub fn of(filesystem: &Filesystem, compatibility: Compatibility) -> Self {
+        Self {
+            read_only: filesystem.read_only.clone(),
+            read_write: filesystem.read_write.clone(),
+            hard: compatibility == Compatibility::HardRequirement,
         }
-        let hard = compatibility == Compatibility::HardRequirement;
-        Self { read_only: filesystem.read_only.clone(), read_write, hard }
     }
 }
 

@@ -220,8 +220,7 @@ fn identify(policy: &Policy, events: &Events) -> Result<Identity, Failure> {
 /// What the workload may see: the policy's paths, the system's, and its working directory.
 fn grants(plan: &Plan, store: &Store) -> Grants {
     let policy = &store.current().policy;
-    let workdir = plan.workdir.as_deref();
-    Grants::of(&policy.filesystem_with_baseline(workdir), policy.landlock, workdir)
+    Grants::of(&policy.filesystem_with_baseline(plan.workdir.as_deref()), policy.landlock)
 }
 
 /// Where the workload starts: the working directory, unless it was not asked for by name and is not to be seen.
