@@ -19,7 +19,9 @@ pub fn man(arguments: cli::Man) -> u8 {
         Some(name) => match super::find(name) {
             Some(role) => {
                 let name = format!("openshell-supervisor {}", role.name);
-                (role.command)().name(name.replace([' ', ','], "-")).bin_name(name)
+                // clap wants names that last, and this process ends with the page.
+                let page: &'static str = name.replace([' ', ','], "-").leak();
+                (role.command)().name(page).bin_name(name)
             }
             None => {
                 eprintln!("openshell-supervisor: man: no role {name:?}; the roles are\n{}", super::list());
