@@ -82,7 +82,8 @@ fn orphans_are_reaped_while_it_runs_and_none_is_left_behind() {
 
 /// Python that runs a program on a terminal of its own; steps `type` to it and wait `until` it has said something.
 const TERMINAL: &str = r#"
-import os, pty, sys, time, select
+import os, pty, sys, time, select, signal
+signal.alarm(60)
 argv = sys.argv[1:]
 pid, fd = pty.fork()
 if pid == 0:
@@ -129,8 +130,8 @@ type("echo rea''dy\n"); until(b"ready\r\n")
 type("sleep 300\n"); time.sleep(0.5); type("\x03"); time.sleep(0.2)
 type("echo interrupted $?\n"); until(b"interrupted 130")
 type("sleep 300\n"); time.sleep(0.5); type("\x1a"); until(b"Stopped")
-type("jobs; kill %1; wait %1; echo afterwards\n"); until(b"afterwards\r\n")
-type("exit 5\n")
+type("kill -KILL %1; sleep 0.5; echo after''wards\n"); until(b"afterwards\r\n")
+type("exit 5\n"); time.sleep(0.2); type("exit 5\n")
 "#,
     );
 }

@@ -1,13 +1,12 @@
 //! Attribution and decision, in one place for every adapter: nothing is resolved or dialled before both have said yes.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
+use super::Proxy;
 use super::denial::{Kind, Refusal};
 use super::intent::Intent;
-use super::{Proxy, limits};
 use crate::attribution::{AttributionError, Attributor, Claim, Program};
 use crate::event::{Actor, Disposition, HttpRequestFacts, NetworkActivity, Stage};
 use crate::policy::decision::{Decision, Question};
@@ -55,23 +54,6 @@ pub(super) struct Client {
     listener: SocketAddr,
     owner: Mutex<Option<Owner>>,
     confirmed: AtomicBool,
-}
-
-/// What confirming has cost lately. Where the sandbox has few processes it takes less than handing it to another
-/// thread does; where it has many, it must not hold up everyone else.
-#[derive(Debug, Default)]
-pub(super) struct Cost(AtomicU64);
-
-impl Cost {
-    fn is_low(&self) -> bool {
-        self.0.load(Ordering::Relaxed) < limits::CONFIRM_HERE.as_nanos() as u64
-    }
-
-    /// Follows a rise at once and a fall slowly.
-    fn note(&self, taken: Duration) {
-        let (taken, before) = (taken.as_nanos() as u64, self.0.load(Ordering::Relaxed));
-        self.0.store(taken.max(before - before / 8), Ordering::Relaxed);
-    }
 }
 
 impl Client {
@@ -130,17 +112,14 @@ impl Client {
         if self.confirmed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let timed = |attributor: &Attributor, claim: &Claim| {
-            let begun = Instant::now();
-            (attributor.confirm(claim), begun.elapsed())
+        let outcome = match attributor.try_confirm(claim) {
+            Some(outcome) => outcome,
+            // More than this thread has time for: the sandbox runs much, or means to be in the way.
+            None => {
+                let (claim, attributor) = (claim.clone(), attributor.clone());
+                tokio::task::spawn_blocking(move || attributor.confirm(&claim)).await.map_err(|_| unfinished())?
+            }
         };
-        let (outcome, taken) = if proxy.confirming.is_low() {
-            timed(attributor, claim)
-        } else {
-            let (claim, attributor) = (claim.clone(), attributor.clone());
-            tokio::task::spawn_blocking(move || timed(&attributor, &claim)).await.map_err(|_| unfinished())?
-        };
-        proxy.confirming.note(taken);
         outcome.map_err(|error| refuse(&error))?;
         self.confirmed.store(true, Ordering::Release);
         Ok(())

@@ -132,10 +132,6 @@ pub const LINGER_BYTES: usize = 256 * 1024;
 /// How long a client that turned up above [`CONNECTIONS`] may take to send the head it will be refused for.
 pub const TURN_AWAY_TIME: Duration = Duration::from_secs(2);
 
-/// Confirming a connection's owners that takes less than this is done by the thread that serves it: waking another
-/// costs as much.
-pub const CONFIRM_HERE: Duration = Duration::from_micros(150);
-
 /// Connections that wait to be accepted. A program that opens hundreds at once must not meet a reset or a delay of a
 /// second; 4096 (`net.core.somaxconn`) is the kernel's own bound.
 pub const LISTEN_BACKLOG: i32 = 1024;

@@ -71,7 +71,6 @@ pub struct Proxy {
     host_alias: bool,
     events: Events,
     patience: limits::Patience,
-    confirming: authorize::Cost,
     pool: pool::Pool,
     pipes: splice::Pipes,
 }
@@ -88,7 +87,6 @@ impl Proxy {
             host_alias: settings.host_alias,
             events: settings.events,
             patience: settings.patience,
-            confirming: authorize::Cost::default(),
             pool: pool::Pool::default(),
             pipes: splice::Pipes::default(),
         })
