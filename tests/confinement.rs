@@ -75,6 +75,7 @@ def fork_with(flags):
     ctypes.set_errno(0)
     result = libc.syscall(ctypes.c_long(56), ctypes.c_long(flags | 17), 0, 0, 0, 0)
     if result == 0: os._exit(0)
+    if result > 0: os.waitpid(result, 0)
     return "OK" if result > 0 else errno.errorcode[ctypes.get_errno()]
 assert platform.machine() == "x86_64"
 for name, act in {{
