@@ -8,7 +8,7 @@ use crate::world::{Outcome, World};
 
 /// Runs Python inside, as root started it and as an ordinary user did.
 fn inside(world: &World, policy: Option<&std::path::Path>, script: &str) -> Vec<Outcome> {
-    [world.run(), world.run().as_user()]
+    [world.run(), world.run().by_user()]
         .into_iter()
         .map(|run| {
             let run = match policy {
@@ -222,7 +222,7 @@ fn a_policy_that_the_workload_could_rewrite_is_refused() {
     let file = directory.join("policy.yaml");
     let text = format!("version: 1\nfilesystem_policy: {{read_write: [{}]}}\n", directory.display());
     fs::write(&file, &text).expect("write");
-    for run in [world.run(), world.run().as_user()] {
+    for run in [world.run(), world.run().by_user()] {
         let outcome = run.policy(&file).command(["/bin/true"]).output().expect(125);
         assert!(
             outcome.stderr.contains("policy.yaml") && outcome.stderr.contains("--allow-writable-policy"),

@@ -24,7 +24,7 @@ fn as_root_all_is_well_and_every_way_out_was_tried() {
 #[test]
 fn as_an_ordinary_user_it_is_honest() {
     let world = World::new();
-    let outcome = world.role("doctor").as_user().arg("--json").output();
+    let outcome = world.role("doctor").by_user().arg("--json").output();
     let checks = report(&outcome.stdout);
     let broken: Vec<&Value> = checks.iter().filter(|check| check["status"] == "broken").collect();
     assert_eq!(outcome.code, Some(if broken.is_empty() { 0 } else { 1 }), "{broken:?}");

@@ -83,13 +83,13 @@ fn orphans_are_reaped_while_it_runs_and_none_is_left_behind() {
 /// Python that runs a program on a terminal of its own; steps `type` to it and wait `until` it has said something.
 const TERMINAL: &str = r#"
 import os, pty, sys, time, select, signal
-signal.alarm(60)
+signal.alarm(100)
 argv = sys.argv[1:]
 pid, fd = pty.fork()
 if pid == 0:
     os.execv(argv[0], argv)
 seen = b""
-def until(text, limit=20):
+def until(text, limit=30):
     global seen
     end = time.time() + limit
     while text not in seen:
@@ -143,16 +143,16 @@ fn the_shell_outside_keeps_its_terminal_and_its_jobs() {
         r#"
 S = "{supervisor} run -- "
 type("echo rea''dy\n"); until(b"ready\r\n")
-type(S + "sleep 0.5 &\n"); time.sleep(1.5)
+type(S + "sleep 0.5 &\n"); time.sleep(3)
 type("echo still h''ere\n"); until(b"still here\r\n")
-type(S + "cat &\n"); time.sleep(1.5)
+type(S + "cat &\n"); time.sleep(3)
 type("jobs\n"); until(b"Stopped")
-type("fg\n"); time.sleep(1.0)
+type("fg\n"); time.sleep(2)
 type("to the c''at\n"); until(b"to the c''at\r\nto the c''at\r\n")
 type("\x1a"); until(b"Stopped")
-type("fg\n"); time.sleep(1.0)
+type("fg\n"); time.sleep(2)
 type("again\n"); until(b"again\r\nagain\r\n")
-type("\x04"); time.sleep(0.5)
+type("\x04"); time.sleep(2)
 type("echo done $?\n"); until(b"done 0\r\n")
 type("exit 5\n")
 "#

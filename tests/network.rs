@@ -42,7 +42,7 @@ fn attempts() -> String {
 fn every_way_around_the_proxy_is_refused_at_once() {
     let world = World::new();
     let origin = Origin::start(&world, 80, origins::hello());
-    for run in [world.run(), world.run().as_user()] {
+    for run in [world.run(), world.run().by_user()] {
         let outcome = run.command(["/usr/bin/python3", "-c", &attempts()]).output().expect(0);
         assert_eq!(outcome.stdout.lines().count(), 9, "{}", outcome.stdout);
         for line in outcome.stdout.lines() {
@@ -148,7 +148,7 @@ fn sockets_of_the_host_cannot_be_reached_by_path_or_name() {
         "grant.yaml",
         format!("version: 1\nfilesystem_policy: {{read_only: [{}]}}\n", world.directory().display()),
     );
-    for run in [world.run(), world.run().as_user()] {
+    for run in [world.run(), world.run().by_user()] {
         let outcome = run.policy(&grant).command(["/usr/bin/python3", "-c", &script]).output().expect(0);
         assert_eq!(outcome.stdout, "refused\nrefused\n");
     }
@@ -165,7 +165,7 @@ fn sockets_that_the_host_binds_later_cannot_be_reached_either() {
     use std::os::unix::net::UnixListener;
     use std::process::Stdio;
     let world = World::new();
-    for (name, run) in [("root", world.run()), ("user", world.run().as_user())] {
+    for (name, run) in [("root", world.run()), ("user", world.run().by_user())] {
         let mut paths = vec![world.directory().join(format!("late-{name}.sock"))];
         if name == "user" {
             // The workload has the id of whoever serves in /tmp.
@@ -213,7 +213,7 @@ fn when_the_proxy_is_killed_the_workload_ends() {
             mark.display()
         );
         let run = world.run().policy(&grant);
-        let run = if user { run.as_user() } else { run };
+        let run = if user { run.by_user() } else { run };
         let supervisor = run.shell(&script).spawn();
         let length = || std::fs::metadata(&mark).expect("mark").len();
         eventually("the workload writes", || length() > 2);

@@ -35,7 +35,7 @@ impl Matrix<'_> {
         assert!(allowed.stdout.contains("reached"), "{allowed:?}");
         assert!(origin.arrived() > 0);
         let policy = self.world.directory().join("allowed.yaml");
-        let by_user = self.world.run().as_user().policy(policy).shell(script).output();
+        let by_user = self.world.run().by_user().policy(policy).shell(script).output();
         assert!(by_user.stdout.contains("reached"), "as an ordinary user: {by_user:?}");
         let arrived = origin.arrived();
         for (name, binary, destination) in [

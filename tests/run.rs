@@ -10,7 +10,7 @@ fn the_exit_code_is_the_commands() {
     let world = World::new();
     for code in [0, 1, 42, 124, 125, 126, 127, 255] {
         world.run().shell(&format!("exit {code}")).output().expect(code);
-        world.run().as_user().shell(&format!("exit {code}")).output().expect(code);
+        world.run().by_user().shell(&format!("exit {code}")).output().expect(code);
     }
 }
 
@@ -87,7 +87,7 @@ fn started_by_root_it_is_nobody_with_nothing() {
 fn started_by_an_ordinary_user_it_keeps_that_users_id_and_has_nothing() {
     let world = World::new();
     let outcome =
-        world.run().as_user().shell("id -u; id -g; grep CapEff /proc/self/status; cat /proc/self/uid_map").output();
+        world.run().by_user().shell("id -u; id -g; grep CapEff /proc/self/status; cat /proc/self/uid_map").output();
     let outcome = outcome.expect(0);
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     let id = ORDINARY_USER.to_string();

@@ -192,7 +192,7 @@ pub struct Run<'w> {
 
 impl Run<'_> {
     /// As an ordinary user instead of root.
-    pub fn as_user(mut self) -> Self {
+    pub fn by_user(mut self) -> Self {
         self.user = Some(ORDINARY_USER);
         self
     }
