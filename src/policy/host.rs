@@ -306,7 +306,7 @@ mod tests {
             ("example%2ecom", HostError::Character('%')),
             ("example％2ecom", HostError::Character('%')),
             ("*.example.com", HostError::Character('*')),
-            ("example.com/x", HostError::Character('/')),
+            ("example.com/x", HostError::Url),
             ("example.com\\x", HostError::Character('\\')),
             ("api.example.com:443", HostError::Port),
             ("https://api.example.com/", HostError::Url),
