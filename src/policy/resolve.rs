@@ -39,7 +39,8 @@ pub(super) fn within(root: &Path, path: &Path) -> Option<String> {
     real.into_os_string().into_string().ok()
 }
 
-fn steps(path: &Path) -> VecDeque<OsString> {
+/// The names and `..` of a path, in order, for walks that follow links themselves.
+pub(super) fn steps(path: &Path) -> VecDeque<OsString> {
     path.components()
         .filter_map(|component| match component {
             Component::Normal(name) => Some(name.to_owned()),

@@ -9,13 +9,13 @@
 mod acl;
 mod mounts;
 
-use std::collections::{HashSet, VecDeque};
-use std::ffi::OsString;
+use std::collections::HashSet;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
+use super::resolve::steps;
 use mounts::{Mounts, Ways};
 
 /// Links followed before a path counts as a loop: the kernel's own limit (path_resolution(7)).
@@ -199,16 +199,6 @@ impl Judge<'_> {
             Some(opened) => ways.writable.iter().any(|way| opened.covers(way)),
         }
     }
-}
-
-fn steps(path: &Path) -> VecDeque<OsString> {
-    path.components()
-        .filter_map(|component| match component {
-            Component::Normal(name) => Some(name.to_owned()),
-            Component::ParentDir => Some("..".into()),
-            _ => None,
-        })
-        .collect()
 }
 
 #[cfg(test)]
