@@ -181,7 +181,7 @@ impl Proxy {
             protocol: "tcp".to_owned(),
             actor: passed.owner.actor(),
             policy: passed.permit.decision.policy.clone(),
-            reason: None,
+            reason: passed.audited.map(str::to_owned),
             count: 1,
             http: passed.http.as_ref().map(|http| http()),
         });
@@ -196,7 +196,8 @@ impl Proxy {
         http: Option<HttpRequestFacts>,
     ) {
         let stage = match refusal.kind {
-            Kind::PolicyDenied => stage,
+            Kind::PolicyDenied | Kind::AuthorityMismatch | Kind::UnsupportedProtocol | Kind::BodyTooLarge => stage,
+            Kind::UpstreamTls => Stage::Tls,
             Kind::DestinationDenied => Stage::Destination,
             Kind::UnknownOwner | Kind::AmbiguousOwner => Stage::Attribution,
             Kind::Unresolvable | Kind::UpstreamUnreachable | Kind::UpstreamTimeout | Kind::UpstreamFailed => {
@@ -230,5 +231,7 @@ pub(super) struct Passed<'a> {
     pub owner: &'a Owner,
     pub permit: &'a Permit,
     pub address: Option<std::net::IpAddr>,
+    /// Why it would have been refused, had the endpoint not asked for an audit alone.
+    pub audited: Option<&'a str>,
     pub http: Option<&'a dyn Fn() -> HttpRequestFacts>,
 }

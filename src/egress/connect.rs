@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::net::TcpStream;
+
 use super::Proxy;
 use super::authorize::{Client, Passed};
 use super::denial::{Kind, Refusal};
 use super::head::{self, Framing};
 use super::intent::Intent;
 use super::splice;
-use super::tunnel::{Permission, Tunnel};
+use super::tunnel::Permission;
 use super::wire::Gate;
 use crate::event::Stage;
 
@@ -19,8 +21,8 @@ const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
 /// What becomes of the connection.
 pub(super) enum Outcome {
-    /// It is a tunnel now.
-    Open(Box<Tunnel>),
+    /// It is a tunnel now, to this.
+    Open(TcpStream, Box<Permission>),
     /// It was refused and may ask again.
     Refused,
     /// It was refused and must end.
@@ -28,7 +30,7 @@ pub(super) enum Outcome {
 }
 
 /// Serves the CONNECT whose head is the first `length` bytes that `gate` holds.
-pub(super) async fn serve(proxy: &Arc<Proxy>, client: &Client, gate: &mut Gate, length: usize) -> Outcome {
+pub(super) async fn serve(proxy: &Arc<Proxy>, client: &Client, stream: &TcpStream, gate: &mut Gate, length: usize) -> Outcome {
     let begun = Instant::now();
     let head = gate.held()[..length].to_vec();
     gate.drop_held(length);
@@ -37,10 +39,9 @@ pub(super) async fn serve(proxy: &Arc<Proxy>, client: &Client, gate: &mut Gate, 
         // Not possible: the gate has read the same bytes.
         Err(error) => (Err(Refusal::new(Kind::InvalidRequest, error.to_string())), false),
     };
-    let stream = gate.stream().clone();
     match outcome {
         Ok((upstream, permission)) => {
-            if splice::write_all(&stream, ESTABLISHED).await.is_err() {
+            if splice::write_all(stream, ESTABLISHED).await.is_err() {
                 return Outcome::Close;
             }
             let metrics = proxy.events.metrics();
@@ -52,24 +53,17 @@ pub(super) async fn serve(proxy: &Arc<Proxy>, client: &Client, gate: &mut Gate, 
                     owner: &permission.owner,
                     permit: &permission.permit,
                     address: Some(permission.address),
+                    audited: None,
                     http: None,
                 },
             );
-            let to_upstream = gate.held().to_vec();
-            Outcome::Open(Box::new(Tunnel {
-                proxy: proxy.clone(),
-                client: stream,
-                upstream,
-                permission,
-                to_upstream,
-                to_client: Vec::new(),
-            }))
+            Outcome::Open(upstream, Box::new(permission))
         }
         Err(refusal) => {
             proxy.record_refused(Stage::Connect, &client.known_owner(), &refusal, None);
             // Bytes sent ahead of the answer were meant for the tunnel: they must not be read as a request.
             let keep_alive = keep_alive && gate.held().is_empty();
-            let written = splice::write_all(&stream, &refusal.wire(keep_alive)).await;
+            let written = splice::write_all(stream, &refusal.wire(keep_alive)).await;
             if keep_alive && written.is_ok() { Outcome::Refused } else { Outcome::Close }
         }
     }
@@ -79,7 +73,7 @@ async fn open(
     proxy: &Arc<Proxy>,
     client: &Client,
     head: &head::Head<'_>,
-) -> Result<(tokio::net::TcpStream, Permission), Refusal> {
+) -> Result<(TcpStream, Permission), Refusal> {
     let intent = read(head)?;
     let owner = client.owner(proxy.attributor.as_ref()).await.map_err(|refusal| refusal.about(&intent))?;
     let permit = proxy.decide(&owner, &intent)?;

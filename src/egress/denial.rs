@@ -34,6 +34,14 @@ pub(super) enum Kind {
     UpstreamTimeout,
     /// The proxy is full.
     TooManyConnections,
+    /// The request names another host than the tunnel it came through, in its target, Host, `:authority` or SNI.
+    AuthorityMismatch,
+    /// An endpoint with request rules, and a client that speaks neither TLS nor HTTP to it.
+    UnsupportedProtocol,
+    /// A body that must be read before it is judged, and is too large for that.
+    BodyTooLarge,
+    /// The origin's certificate, or its TLS, cannot be trusted.
+    UpstreamTls,
 }
 
 impl Kind {
@@ -53,6 +61,10 @@ impl Kind {
             Self::UpstreamUnreachable => ("upstream_unreachable", 502, "Host could not be reached"),
             Self::UpstreamFailed => ("upstream_failed", 502, "Bad Gateway"),
             Self::UpstreamTimeout => ("upstream_timeout", 504, "Gateway Timeout"),
+            Self::AuthorityMismatch => ("request_authority_mismatch", 403, "Forbidden host inside this tunnel"),
+            Self::UnsupportedProtocol => ("unsupported_protocol", 403, "Forbidden protocol on an inspected endpoint"),
+            Self::BodyTooLarge => ("body_too_large", 413, "Content Too Large"),
+            Self::UpstreamTls => ("upstream_tls_failed", 502, "TLS of the host could not be verified"),
             Self::TooManyConnections => ("too_many_connections", 503, "Too many connections through the sandbox proxy"),
         }
     }
@@ -81,6 +93,24 @@ pub(super) struct Refusal {
     pub rule: Option<String>,
     /// What the reader can do.
     pub next_steps: Vec<String>,
+    /// The request that was refused, where rules judged it.
+    pub request: Option<Box<Judged>>,
+}
+
+/// A request as the rules of its endpoint saw it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Judged {
+    /// Always `l7`: the connection was allowed, the request was not.
+    pub layer: &'static str,
+    /// The endpoint's protocol.
+    pub protocol: &'static str,
+    /// Method, as sent.
+    pub method: String,
+    /// Path, with what looks like a credential left out.
+    pub path: String,
+    /// The rule that would allow it, and where it belongs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule_missing: Option<serde_json::Value>,
 }
 
 /// The body on the wire: its keys are an interface.
@@ -95,6 +125,8 @@ struct Body<'a> {
     policy: Option<&'a str>,
     rule: Option<&'a str>,
     next_steps: &'a [String],
+    #[serde(flatten)]
+    request: Option<&'a Judged>,
 }
 
 /// Media type of the body.
@@ -114,6 +146,7 @@ impl Refusal {
             policy: None,
             rule: None,
             next_steps: Vec::new(),
+            request: None,
         }
     }
 
@@ -154,6 +187,7 @@ impl Refusal {
             policy: self.policy.as_deref(),
             rule: self.rule.as_deref(),
             next_steps: &self.next_steps,
+            request: self.request.as_deref(),
         };
         // Strings and numbers always serialise; an empty body would still be an answer.
         let mut bytes = serde_json::to_vec(&body).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! A request head, read strictly: what two implementations could read differently is refused (RFC 9112 §§2.2, 5, 6,
 //! 11.2). No byte of a head goes further before the whole of it has passed here.
 
+use super::denial::Kind;
 use super::limits;
 
 /// How the end of a request's body is known.
@@ -48,6 +49,17 @@ pub(super) enum HeadError {
     /// Anything else.
     #[error("{0}")]
     Malformed(&'static str),
+}
+
+impl HeadError {
+    /// What kind of refusal answers it.
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::TooLarge | Self::TooManyFields => Kind::HeadTooLarge,
+            Self::TooSlow => Kind::RequestTimeout,
+            Self::Malformed(_) => Kind::InvalidRequest,
+        }
+    }
 }
 
 use HeadError::Malformed;

@@ -135,3 +135,57 @@ pub const TURN_AWAY_TIME: Duration = Duration::from_secs(2);
 /// Connections that wait to be accepted. A program that opens hundreds at once must not meet a reset or a delay of a
 /// second; 4096 (`net.core.somaxconn`) is the kernel's own bound.
 pub const LISTEN_BACKLOG: i32 = 1024;
+
+/// How long a body waits for the origin's 100 before it goes without: what curl waits for, and too short to be a
+/// deadlock's cause (RFC 9110 §10.1.1: "should not wait for an indefinite period").
+pub const CONTINUE_TIME: Duration = Duration::from_secs(1);
+
+/// Bytes of interim responses (RFC 9110 §15.2) that one request may cause; origins send a few links.
+pub const INTERIM_BYTES: usize = 32 * 1024;
+
+/// Streams that one HTTP/2 client may have open: what browsers and gRPC use at most by default.
+pub const STREAMS: u32 = 256;
+
+/// Streams reset by a client and not yet forgotten, before its connection ends (CVE-2023-44487, "rapid reset").
+pub const RESET_STREAMS: usize = 32;
+
+/// Streams that we had to reset for a client's errors, before its connection ends (CVE-2025-8671).
+pub const ERROR_STREAMS: usize = 128;
+
+/// Bytes of one stream on their way that nobody has taken yet: a gigabit over 8 ms, and what one stalled stream costs
+/// at most.
+pub const STREAM_WINDOW: u32 = 1024 * 1024;
+
+/// The same for all streams of a connection: what one client costs at most.
+pub const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+
+/// Largest HTTP/2 frame taken: four times the least (RFC 9113 §4.2), which saves calls on bulk data.
+pub const FRAME_BYTES: u32 = 64 * 1024;
+
+/// Bytes of one stream that wait to be sent.
+pub const STREAM_SEND_BYTES: usize = 256 * 1024;
+
+/// Header list of a request in HTTP/2, counted by RFC 9113 §6.5.2 (32 bytes more a field), as [`HEAD_BYTES`].
+pub const HEAD_LIST: u32 = 32 * 1024;
+
+/// The same of a response, as [`RESPONSE_HEAD_BYTES`].
+pub const RESPONSE_HEAD_LIST: u32 = 128 * 1024;
+
+/// Silence after which HTTP/2 asks whether the peer is there.
+pub const PING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long it may take to say so.
+pub const PING_TIME: Duration = Duration::from_secs(20);
+
+/// Buffer of one direction of a connection that has changed its protocol: a TLS record (RFC 8446 §5.1).
+pub const UPGRADE_BYTES: usize = 16 * 1024;
+
+/// Text of one WebSocket message that rules must read, all its fragments together: what chat and GraphQL clients send
+/// is kilobytes.
+pub const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// How long a message may take from its first fragment to its last.
+pub const MESSAGE_TIME: Duration = Duration::from_secs(120);
+
+/// TLS with an origin, from its first byte to the end of the handshake.
+pub const TLS_TIME: Duration = Duration::from_secs(10);

@@ -12,8 +12,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::authorize::{Client, Owner};
 use super::denial::{Kind, Refusal};
 use super::head::HeadError;
-use super::wire::{Gate, Next};
-use super::{Proxy, connect, dial, forward, limits, splice};
+use super::intercept::Interception;
+use super::wire::{Gate, Next, Transport};
+use super::{Proxy, connect, dial, http, limits, splice};
 use crate::event::{Severity, Stage};
 
 /// Accepts for as long as the task lives: no error ends it.
@@ -84,42 +85,67 @@ impl Drop for Counted<'_> {
 
 async fn serve(proxy: Arc<Proxy>, stream: TcpStream, peer: SocketAddr, _place: OwnedSemaphorePermit) {
     let _counted = Counted::new(&proxy);
-    // The two phases share nothing but sockets: what the first needs is gone while a tunnel rests.
-    if let Some(tunnel) = Box::pin(requests(&proxy, stream, peer)).await {
-        Box::pin(tunnel.run()).await;
+    // The phases share nothing but sockets: what the first needs is gone while a tunnel rests.
+    match Box::pin(requests(&proxy, stream, peer)).await {
+        None => {}
+        Some(Opened::Tunnel(tunnel)) => Box::pin(tunnel.run()).await,
+        Some(Opened::Interception(interception, client)) => Box::pin(interception.run(&proxy, &client)).await,
     }
 }
 
+/// What a connection has become.
+enum Opened {
+    Tunnel(Box<super::tunnel::Tunnel>),
+    Interception(Box<Interception>, Arc<Client>),
+}
+
 /// Serves requests until the connection ends or becomes a tunnel.
-async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, peer: SocketAddr) -> Option<Box<super::tunnel::Tunnel>> {
+async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, peer: SocketAddr) -> Option<Opened> {
     let local = stream.local_addr().ok()?;
     // Fails only on a socket that is already gone, which the first read will say.
     let _ = stream.set_nodelay(true);
     dial::keep_alive(&stream);
     let client = Arc::new(Client::new(peer, local));
-    let mut gate = Gate::new(Arc::new(stream), proxy.patience);
+    let socket = Arc::new(stream);
+    let mut gate = Gate::new(Transport::Socket(socket.clone()), proxy.patience);
     loop {
         match poll_fn(|cx| gate.poll_next(cx)).await {
             Next::End => return None,
             Next::Refuse(error) => {
                 let refusal = malformed(&error);
                 proxy.record_refused(Stage::Parse, &client.known_owner(), &refusal, None);
-                answer_and_close(gate.stream(), &refusal).await;
+                answer_and_close(&socket, &refusal).await;
                 return None;
             }
-            Next::Connect(length) => match connect::serve(proxy, &client, &mut gate, length).await {
-                connect::Outcome::Open(tunnel) => return Some(tunnel),
+            Next::Connect(length) => match connect::serve(proxy, &client, &socket, &mut gate, length).await {
+                connect::Outcome::Open(upstream, permission) if permission.permit.decision.is_inspected() => {
+                    let ahead = gate.held().to_vec();
+                    drop(gate);
+                    let client_stream = Arc::into_inner(socket)?;
+                    let interception = Interception { client: client_stream, ahead, upstream, permission: *permission };
+                    return Some(Opened::Interception(Box::new(interception), client));
+                }
+                connect::Outcome::Open(upstream, permission) => {
+                    return Some(Opened::Tunnel(Box::new(super::tunnel::Tunnel {
+                        proxy: proxy.clone(),
+                        client: socket,
+                        upstream,
+                        permission: *permission,
+                        to_upstream: gate.held().to_vec(),
+                        to_client: Vec::new(),
+                    })));
+                }
                 connect::Outcome::Refused => {}
                 connect::Outcome::Close => {
-                    linger(gate.stream()).await;
+                    linger(&socket).await;
                     return None;
                 }
             },
-            Next::Forward => match forward::serve(proxy, &client, gate).await {
-                forward::Outcome::Open(tunnel) => return Some(tunnel),
-                forward::Outcome::Again(same) => gate = same,
-                forward::Outcome::Close(stream) => {
-                    linger(&stream).await;
+            Next::Forward => match http::serve_forward(proxy, &client, gate).await {
+                http::Outcome::Open(tunnel) => return Some(Opened::Tunnel(tunnel)),
+                http::Outcome::Again(same) => gate = same,
+                http::Outcome::Close(_) => {
+                    linger(&socket).await;
                     return None;
                 }
             },
@@ -128,12 +154,7 @@ async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, peer: SocketAddr) -> Op
 }
 
 fn malformed(error: &HeadError) -> Refusal {
-    let kind = match error {
-        HeadError::TooLarge | HeadError::TooManyFields => Kind::HeadTooLarge,
-        HeadError::TooSlow => Kind::RequestTimeout,
-        HeadError::Malformed(_) => Kind::InvalidRequest,
-    };
-    Refusal::new(kind, error.to_string()).advising(format!(
+    Refusal::new(error.kind(), error.to_string()).advising(format!(
         "this is an HTTP proxy: send CONNECT HOST:PORT, or an absolute http:// target; for other protocols open a \
          tunnel first (proxy address: {})",
         crate::contract::PROXY_URL
@@ -166,7 +187,7 @@ async fn answer_and_close(stream: &TcpStream, refusal: &Refusal) {
 }
 
 /// Ends our half and reads on for a moment: see [`limits::LINGER_TIME`].
-async fn linger(stream: &TcpStream) {
+pub(super) async fn linger(stream: &TcpStream) {
     let deadline = Instant::now() + limits::LINGER_TIME;
     let mut left = limits::LINGER_BYTES;
     let mut sink = vec![0; 4096];

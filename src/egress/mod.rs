@@ -10,12 +10,14 @@ mod dial;
 mod forward;
 mod guard;
 mod head;
+mod http;
 mod intent;
+mod intercept;
 pub mod limits;
 mod listener;
-mod pool;
 mod resolve;
 mod splice;
+pub mod tls;
 mod tunnel;
 mod wire;
 
@@ -57,6 +59,10 @@ pub struct Settings {
     pub host_alias: bool,
     /// Where what happens is recorded.
     pub events: Events,
+    /// Who signs the certificates that clients of intercepted connections are shown.
+    pub authority: Arc<tls::Authority>,
+    /// Who is trusted to sign those of origins.
+    pub upstream_tls: Arc<tls::Upstream>,
     /// How long silent peers are waited for.
     pub patience: limits::Patience,
 }
@@ -71,7 +77,9 @@ pub struct Proxy {
     host_alias: bool,
     events: Events,
     patience: limits::Patience,
-    pool: pool::Pool,
+    authority: Arc<tls::Authority>,
+    upstream_tls: Arc<tls::Upstream>,
+    pool: http::Pool,
     pipes: splice::Pipes,
 }
 
@@ -87,7 +95,9 @@ impl Proxy {
             host_alias: settings.host_alias,
             events: settings.events,
             patience: settings.patience,
-            pool: pool::Pool::default(),
+            authority: settings.authority,
+            upstream_tls: settings.upstream_tls,
+            pool: http::Pool::default(),
             pipes: splice::Pipes::default(),
         })
     }

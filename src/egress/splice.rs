@@ -14,6 +14,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use super::limits;
+use crate::event::Events;
 
 /// A pipe: the end to read, the end to write.
 #[derive(Debug)]
@@ -58,6 +59,12 @@ pub(super) struct Traffic {
 impl Traffic {
     pub(super) fn total(&self) -> u64 {
         self.sent.load(Ordering::Relaxed) + self.received.load(Ordering::Relaxed)
+    }
+
+    /// Adds it to the metrics, once.
+    pub(super) fn count(self, events: &Events) {
+        events.metrics().bytes_sent.inc_by(self.sent.into_inner());
+        events.metrics().bytes_received.inc_by(self.received.into_inner());
     }
 }
 

@@ -54,7 +54,7 @@ impl Permission {
     }
 
     /// Returns when a policy generation no longer allows what is open, with the reason.
-    async fn revoked(&mut self, proxy: &Proxy, generations: &mut watch::Receiver<u64>) -> String {
+    pub(super) async fn revoked(&mut self, proxy: &Proxy, generations: &mut watch::Receiver<u64>) -> String {
         loop {
             let generation = *generations.borrow_and_update();
             if let Err(reason) = self.renew(proxy, generation) {
@@ -69,9 +69,18 @@ impl Permission {
 
     /// Records that the permission ended.
     pub(super) fn record_revoked(&self, proxy: &Proxy, reason: String) {
+        self.record(proxy, Disposition::Denied, Stage::Reload, reason);
+    }
+
+    /// Records what became of a message on a connection that is open.
+    pub(super) fn record_message(&self, proxy: &Proxy, disposition: Disposition, reason: &str) {
+        self.record(proxy, disposition, Stage::Request, reason.to_owned());
+    }
+
+    fn record(&self, proxy: &Proxy, disposition: Disposition, stage: Stage, reason: String) {
         proxy.events.emit(Event::Network(NetworkActivity {
-            disposition: Disposition::Denied,
-            stage: Stage::Reload,
+            disposition,
+            stage,
             host: self.intent.host.to_string(),
             port: self.intent.port,
             address: Some(self.address),
@@ -108,14 +117,12 @@ impl Tunnel {
             }
             () = idle(&traffic, proxy.patience.tunnel) => {}
         }
-        let metrics = proxy.events.metrics();
-        metrics.bytes_sent.inc_by(traffic.sent.into_inner());
-        metrics.bytes_received.inc_by(traffic.received.into_inner());
+        traffic.count(&proxy.events);
     }
 }
 
 /// Returns when nothing has moved for `patience`, to the precision of that time.
-async fn idle(traffic: &Traffic, patience: Duration) {
+pub(super) async fn idle(traffic: &Traffic, patience: Duration) {
     let mut seen = u64::MAX;
     while traffic.total() != seen {
         seen = traffic.total();

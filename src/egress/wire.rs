@@ -4,7 +4,8 @@
 //! held. So there is one reader of heads, one implementation of CONNECT, and no answer that the library makes up.
 
 use std::io;
-use std::pin::Pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -74,10 +75,156 @@ impl From<Then> for State {
     }
 }
 
+/// What a client's bytes come over.
+pub(super) enum Transport {
+    /// The socket itself, which others may hold as well.
+    Socket(Arc<TcpStream>),
+    /// TLS that ends here, or anything else that is read through a buffer.
+    Layer(Box<dyn Layer>),
+}
+
+/// A stream on top of a socket.
+pub(super) trait Layer: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Layer for T {}
+
+impl std::fmt::Debug for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(socket) => f.debug_tuple("Socket").field(socket).finish(),
+            Self::Layer(_) => f.write_str("Layer"),
+        }
+    }
+}
+
+impl AsyncRead for Transport {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Layer(layer) => Pin::new(layer).poll_read(cx, out),
+            Self::Socket(socket) => loop {
+                match socket.try_read_buf(out) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(socket.poll_read_ready(cx))?,
+                    outcome => return Poll::Ready(outcome.map(drop)),
+                }
+            },
+        }
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Layer(layer) => Pin::new(layer).poll_write(cx, bytes),
+            Self::Socket(socket) => loop {
+                match socket.try_write(bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(socket.poll_write_ready(cx))?,
+                    outcome => return Poll::Ready(outcome),
+                }
+            },
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Layer(layer) => Pin::new(layer).poll_write_vectored(cx, parts),
+            Self::Socket(socket) => loop {
+                match socket.try_write_vectored(parts) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(socket.poll_write_ready(cx))?,
+                    outcome => return Poll::Ready(outcome),
+                }
+            },
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Layer(layer) => layer.is_write_vectored(),
+            Self::Socket(_) => true,
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Layer(layer) => Pin::new(layer).poll_flush(cx),
+            Self::Socket(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Layer(layer) => Pin::new(layer).poll_shutdown(cx),
+            Self::Socket(socket) => Poll::Ready(super::splice::end(socket)),
+        }
+    }
+}
+
+/// A stream of which some bytes have been read already: they come first.
+#[derive(Debug)]
+pub(super) struct Replay<S> {
+    ahead: Vec<u8>,
+    at: usize,
+    stream: S,
+}
+
+impl<S> Replay<S> {
+    pub(super) fn new(ahead: Vec<u8>, stream: S) -> Self {
+        Self { ahead, at: 0, stream }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Replay<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let replay = self.get_mut();
+        if replay.at < replay.ahead.len() {
+            let count = (replay.ahead.len() - replay.at).min(out.remaining());
+            out.put_slice(&replay.ahead[replay.at..replay.at + count]);
+            replay.at += count;
+            if replay.at == replay.ahead.len() {
+                (replay.ahead, replay.at) = (Vec::new(), 0);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut replay.stream).poll_read(cx, out)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Replay<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+/// Interim responses that are to be written before the next byte of anything else.
+pub(super) type Interim = Arc<Mutex<Vec<u8>>>;
+
 /// A client connection as the HTTP library sees it.
 #[derive(Debug)]
 pub(super) struct Gate {
-    stream: Arc<TcpStream>,
+    transport: Transport,
     /// Received and not let through.
     buffer: Vec<u8>,
     /// Where in it the first such byte lies.
@@ -93,6 +240,7 @@ pub(super) struct Gate {
     awaited: Awaited,
     patience: Patience,
     fault: Fault,
+    interim: Interim,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,9 +252,9 @@ enum Awaited {
 }
 
 impl Gate {
-    pub(super) fn new(stream: Arc<TcpStream>, patience: Patience) -> Self {
+    pub(super) fn new(transport: Transport, patience: Patience) -> Self {
         Self {
-            stream,
+            transport,
             buffer: Vec::with_capacity(BUFFER),
             start: 0,
             scanned: 0,
@@ -116,7 +264,13 @@ impl Gate {
             awaited: Awaited::Nothing,
             patience,
             fault: Fault::default(),
+            interim: Interim::default(),
         }
+    }
+
+    /// The same for a client of whom some bytes have been read.
+    pub(super) fn with_held(transport: Transport, held: Vec<u8>, patience: Patience) -> Self {
+        Self { buffer: held, ..Self::new(transport, patience) }
     }
 
     /// Where a fault of the body that is passing is left.
@@ -124,9 +278,28 @@ impl Gate {
         self.fault.clone()
     }
 
-    /// The socket.
-    pub(super) fn stream(&self) -> &Arc<TcpStream> {
-        &self.stream
+    /// Where interim responses are left.
+    pub(super) fn interim(&self) -> Interim {
+        self.interim.clone()
+    }
+
+    /// The socket, if nothing lies between it and the bytes.
+    pub(super) fn socket(&self) -> Option<&Arc<TcpStream>> {
+        match &self.transport {
+            Transport::Socket(socket) => Some(socket),
+            Transport::Layer(_) => None,
+        }
+    }
+
+    /// Takes back bytes that were let through and not used.
+    pub(super) fn unread(&mut self, bytes: &[u8]) {
+        self.buffer.splice(..self.start, bytes.iter().copied());
+        self.start = 0;
+    }
+
+    /// The connection as a stream of bytes, those that are held first.
+    pub(super) fn into_stream(mut self) -> Replay<Transport> {
+        Replay::new(self.buffer.split_off(self.start), self.transport)
     }
 
     /// Bytes received and not let through.
@@ -216,12 +389,7 @@ impl Gate {
             self.start = 0;
         }
         self.buffer.reserve(BUFFER);
-        loop {
-            match self.stream.try_read_buf(&mut self.buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(self.stream.poll_read_ready(cx))?,
-                outcome => return Poll::Ready(outcome),
-            }
-        }
+        pin!(tokio::io::AsyncReadExt::read_buf(&mut self.transport, &mut self.buffer)).poll(cx)
     }
 
     /// Fills `out` with the next bytes of a body, at most `most`, none at the end of the stream.
@@ -233,23 +401,20 @@ impl Gate {
             self.drop_held(count);
             return Poll::Ready(Ok(()));
         }
-        loop {
-            match self.stream.try_read(out.initialize_unfilled_to(most)) {
-                Ok(count) => {
-                    out.advance(count);
-                    self.awaited = Awaited::Nothing;
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Poll::Ready(ready) = self.stream.poll_read_ready(cx) {
-                        ready?;
-                        continue;
-                    }
-                    ready!(self.poll_deadline(cx, Awaited::Body, self.patience.body));
-                    self.break_off("nothing came of the request body for too long");
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) => return Poll::Ready(Err(error)),
+        let mut part = out.take(most);
+        match Pin::new(&mut self.transport).poll_read(cx, &mut part) {
+            Poll::Ready(outcome) => {
+                let count = part.filled().len();
+                // The part is a view of the same memory: what it has initialised and filled, the whole has too.
+                out.initialize_unfilled_to(count);
+                out.advance(count);
+                self.awaited = Awaited::Nothing;
+                Poll::Ready(outcome)
+            }
+            Poll::Pending => {
+                ready!(self.poll_deadline(cx, Awaited::Body, self.patience.body));
+                self.break_off("nothing came of the request body for too long");
+                Poll::Ready(Ok(()))
             }
         }
     }
@@ -328,14 +493,28 @@ impl AsyncRead for Gate {
     }
 }
 
+impl Gate {
+    /// Writes the interim responses that wait.
+    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut waiting = self.interim.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let gone = ready!(Pin::new(&mut self.transport).poll_write(cx, &waiting))?;
+            if gone == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            waiting.drain(..gone);
+        }
+    }
+}
+
 impl AsyncWrite for Gate {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        loop {
-            match self.stream.try_write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(self.stream.poll_write_ready(cx))?,
-                outcome => return Poll::Ready(outcome),
-            }
-        }
+        let gate = self.get_mut();
+        ready!(gate.poll_interim(cx))?;
+        Pin::new(&mut gate.transport).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -343,20 +522,19 @@ impl AsyncWrite for Gate {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        loop {
-            match self.stream.try_write_vectored(parts) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(self.stream.poll_write_ready(cx))?,
-                outcome => return Poll::Ready(outcome),
-            }
-        }
+        let gate = self.get_mut();
+        ready!(gate.poll_interim(cx))?;
+        Pin::new(&mut gate.transport).poll_write_vectored(cx, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
-        true
+        self.transport.is_write_vectored()
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let gate = self.get_mut();
+        ready!(gate.poll_interim(cx))?;
+        Pin::new(&mut gate.transport).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

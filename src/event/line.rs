@@ -76,7 +76,8 @@ fn network(activity: &NetworkActivity) -> String {
         (true, Stage::Parse, _) => line.push_str(" as malformed"),
         (true, Stage::Dial, _) => {}
         (true, Stage::Reload, _) => line.push_str(" by the new policy"),
-        (true, Stage::Connect | Stage::Forward, None) => line.push_str(" by policy"),
+        (true, Stage::Tls, _) => line.push_str(" for its TLS"),
+        (true, Stage::Connect | Stage::Forward | Stage::Request, None) => line.push_str(" by policy"),
         (_, _, Some(policy)) => {
             let _ = write!(line, " by policy {}", printable(policy));
         }

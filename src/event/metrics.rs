@@ -162,9 +162,11 @@ impl Disposition {
 
 impl Stage {
     /// In the order of their declaration, so that a stage is its own index.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Connect,
         Self::Forward,
+        Self::Request,
+        Self::Tls,
         Self::Parse,
         Self::Attribution,
         Self::Destination,
@@ -177,6 +179,8 @@ impl Stage {
         match self {
             Self::Connect => "connect",
             Self::Forward => "forward",
+            Self::Request => "request",
+            Self::Tls => "tls",
             Self::Parse => "parse",
             Self::Attribution => "attribution",
             Self::Destination => "destination",

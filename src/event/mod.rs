@@ -10,6 +10,7 @@ mod writer;
 
 pub mod admin;
 pub mod metrics;
+pub mod redact;
 
 pub use sink::{Destination, Events, EventsConfig, LogLevel, SandboxIdentity, UnknownLevel};
 
@@ -46,6 +47,10 @@ pub enum Stage {
     Connect,
     /// An absolute-form HTTP request.
     Forward,
+    /// A request inside a connection that was allowed.
+    Request,
+    /// TLS with the client or the origin of an inspected connection.
+    Tls,
     /// Reading the request, before there was anything to decide.
     Parse,
     /// Who owns the connection.
@@ -103,7 +108,7 @@ pub struct NetworkActivity {
 pub struct HttpRequestFacts {
     /// Request method.
     pub method: String,
-    /// Path without the query, which may hold secrets.
+    /// Path and query, with placeholders for what looks like a credential ([`redact`]).
     pub path: String,
     /// Status answered, where one was.
     pub status: Option<u16>,

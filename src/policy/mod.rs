@@ -13,6 +13,7 @@ mod overlap;
 mod pattern;
 mod problem;
 mod reader;
+pub mod request;
 mod resolve;
 mod schema;
 mod snapshot;

@@ -133,6 +133,8 @@ pub fn serve(
         own_addresses,
         host_alias,
         events: events.clone(),
+        authority: Arc::new(crate::egress::tls::Authority),
+        upstream_tls: Arc::new(crate::egress::tls::Upstream),
         patience: Patience::default(),
     });
     let (stop, stopped) = watch::channel(false);

@@ -90,6 +90,8 @@ impl Fixture {
             own_addresses: vec![address],
             host_alias: true,
             events,
+            authority: Arc::new(super::tls::Authority),
+            upstream_tls: Arc::new(super::tls::Upstream),
             patience,
         };
         let (shutdown, ended) = watch::channel(false);

@@ -2,24 +2,12 @@
 //! dialled at, which must pass the guard again before it is used for another decision.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use hyper::client::conn::http1::SendRequest;
-
-use super::forward::Body;
-use super::intent::Intent;
-use super::limits;
-
-/// A connection that is ready for a request, or will be in a moment.
-#[derive(Debug)]
-pub(super) struct Kept {
-    /// How to send on it.
-    pub sender: SendRequest<Body>,
-    /// The address it was dialled at.
-    pub address: IpAddr,
-}
+use super::leg::Kept;
+use crate::egress::intent::Intent;
+use crate::egress::limits;
 
 #[derive(Debug, Default)]
 struct Idle {
@@ -29,11 +17,11 @@ struct Idle {
 
 /// Idle upstream connections.
 #[derive(Debug, Default)]
-pub(super) struct Pool(Mutex<Idle>);
+pub(in crate::egress) struct Pool(Mutex<Idle>);
 
 impl Pool {
     /// The connection to `intent` that was used last and is still open.
-    pub(super) fn take(&self, intent: &Intent) -> Option<Kept> {
+    pub(in crate::egress) fn take(&self, intent: &Intent) -> Option<Kept> {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let (kept, since) = idle.by_destination.get_mut(intent)?.pop()?;
@@ -45,7 +33,7 @@ impl Pool {
     }
 
     /// Keeps a connection, if there is room.
-    pub(super) fn put(&self, intent: Intent, kept: Kept) {
+    pub(in crate::egress) fn put(&self, intent: Intent, kept: Kept) {
         if kept.sender.is_closed() {
             return;
         }
@@ -61,7 +49,7 @@ impl Pool {
     }
 
     /// Closes what has waited too long or was closed by its origin.
-    pub(super) fn sweep(&self) {
+    pub(in crate::egress) fn sweep(&self) {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         idle.by_destination.retain(|_, list| {
             list.retain(|(kept, since)| !kept.sender.is_closed() && since.elapsed() < limits::POOL_IDLE);

@@ -1,0 +1,158 @@
+//! Where a request goes, and whether it may: the name it gives is the tunnel's, and the rules of its endpoint let it
+//! through, by its head or, where they look into bodies, by the whole of it.
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use hyper::{HeaderMap, Method, Request, Version, header};
+
+use super::exchange::Asked;
+use super::fields::Wish;
+use super::{Body, Scope, Session};
+use crate::egress::authorize::{Owner, Permit};
+use crate::egress::denial::{Judged, Kind, Refusal};
+use crate::egress::forward;
+use crate::egress::intent::Intent;
+use crate::event::redact::redacted;
+use crate::policy::request::{self, Judgement, Pass, RefusalKind};
+
+/// Where a request wants to go.
+///
+/// # Errors
+/// It names no destination, or another than the tunnel that it came through.
+pub(super) fn destination(scope: &Scope, request: &Request<Incoming>) -> Result<Intent, Refusal> {
+    match scope {
+        Scope::Refused(refusal) => Err(refusal.clone()),
+        Scope::Forward => forward::read(request),
+        Scope::Tunnel(inside) => {
+            names(request, &inside.intent, inside.secure)?;
+            Ok(inside.intent.clone())
+        }
+    }
+}
+
+/// Checks that whatever names a host in the request names the tunnel's: the target, `:authority` and the Host field
+/// (RFC 9110 §7.4 has a request that came to the wrong place refused).
+fn names(request: &Request<Incoming>, intent: &Intent, secure: bool) -> Result<(), Refusal> {
+    let default_port = if secure { 443 } else { 80 };
+    let mismatch = |field: &str, named: &str| {
+        Refusal::new(Kind::AuthorityMismatch, format!("the tunnel goes to {intent}, but {field} names {named}"))
+            .about(intent)
+            .advising(format!("open a tunnel to {named} for it, if the policy allows that"))
+    };
+    let malformed = |detail: String| Refusal::new(Kind::InvalidRequest, detail).about(intent);
+    let uri = request.uri();
+    let tunnel_in_tunnel = *request.method() == Method::CONNECT && request.extensions().get::<hyper::ext::Protocol>().is_none();
+    if tunnel_in_tunnel {
+        return Err(malformed("a CONNECT came through a tunnel; ask the sandbox's proxy itself".to_owned()));
+    }
+    let wanted_scheme = if secure { "https" } else { "http" };
+    if let Some(scheme) = uri.scheme_str()
+        && !scheme.eq_ignore_ascii_case(wanted_scheme)
+    {
+        return Err(mismatch("the target", &format!("a {scheme} resource")));
+    }
+    let mut named = false;
+    let host = request.headers().get(header::HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
+    for (field, text) in [("the target", uri.authority().map(|authority| authority.as_str())), ("the Host field", host.as_deref())] {
+        let Some(text) = text else { continue };
+        named = true;
+        let read = Intent::parse(text, Some(default_port)).map_err(|error| malformed(format!("{field}: {error}")))?;
+        if read != *intent {
+            return Err(mismatch(field, &read.to_string()));
+        }
+    }
+    if request.headers().get_all(header::HOST).iter().nth(1).is_some() {
+        return Err(malformed("there is more than one Host field".to_owned()));
+    }
+    if !named && request.version() >= Version::HTTP_2 {
+        return Err(malformed("the request names no :authority".to_owned()));
+    }
+    Ok(())
+}
+
+/// Has the rules of the endpoint judge a request, and answers it with the body that goes on.
+///
+/// # Errors
+/// The refusal to answer with.
+pub(super) async fn request(
+    session: &Session,
+    intent: &Intent,
+    owner: &Owner,
+    permit: &Permit,
+    request: Request<Incoming>,
+    wish: &Wish,
+) -> Result<(Asked, Pass, Request<Body>), Refusal> {
+    let (parts, body) = request.into_parts();
+    let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let asked = Asked::new(&parts.method, target, &parts.headers, wish.is_websocket(), !body.is_end_stream());
+    let refused = |refusal| explain(refusal, &asked, intent, owner);
+    let (pass, body) = match permit.decision.judge(&asked.head()) {
+        Judgement::Pass(pass) => (pass, Body::passing(body)),
+        Judgement::Refuse(refusal) => return Err(refused(refusal)),
+        Judgement::Body { limit, then } => {
+            let (bytes, trailers) = gather(session, body, limit).await.map_err(|refusal| refusal.about(intent))?;
+            match then.judge(&bytes) {
+                Judgement::Pass(pass) => (pass, Body::whole(bytes, trailers)),
+                Judgement::Refuse(refusal) => return Err(refused(refusal)),
+                // A body that was read is judged; nothing asks for it twice.
+                Judgement::Body { .. } => {
+                    return Err(Refusal::new(Kind::InvalidRequest, "the request body could not be judged").about(intent));
+                }
+            }
+        }
+    };
+    Ok((asked, pass, Request::from_parts(parts, body)))
+}
+
+/// Reads a whole body that has to be judged.
+async fn gather(session: &Session, mut body: Incoming, limit: usize) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
+    let too_large = || {
+        Refusal::new(Kind::BodyTooLarge, format!("the endpoint's rules read bodies, and this one is larger than {limit} bytes"))
+            .advising("send less at once, or raise the endpoint's max_body_bytes")
+    };
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large());
+    }
+    let mut bytes = BytesMut::new();
+    let mut trailers = None;
+    loop {
+        let frame = match tokio::time::timeout(session.proxy.patience.body, body.frame()).await {
+            Ok(None) => return Ok((bytes.freeze(), trailers)),
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(error))) => {
+                let fault = session.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+                let detail = fault.unwrap_or_else(|| format!("the request body broke off: {error}"));
+                return Err(Refusal::new(Kind::InvalidRequest, detail));
+            }
+            Err(_) => return Err(Refusal::new(Kind::RequestTimeout, "nothing came of the request body for too long")),
+        };
+        match frame.into_data() {
+            Ok(data) if bytes.len() + data.len() > limit => return Err(too_large()),
+            Ok(data) => bytes.extend_from_slice(&data),
+            Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
+        }
+    }
+}
+
+/// The rules' refusal as the answer to a client.
+pub(super) fn explain(refusal: request::Refusal, asked: &Asked, intent: &Intent, owner: &Owner) -> Refusal {
+    let kind = match refusal.kind {
+        RefusalKind::Denied => Kind::PolicyDenied,
+        RefusalKind::Malformed => Kind::InvalidRequest,
+        RefusalKind::TooLarge => Kind::BodyTooLarge,
+    };
+    let mut answer = Refusal::new(kind, refusal.detail).about(intent).because(refusal.reason);
+    answer.binary = owner.binary();
+    answer.policy = Some(refusal.policy.to_string());
+    answer.rule = Some(refusal.rule);
+    answer.next_steps = refusal.next_steps;
+    answer.request = Some(Box::new(Judged {
+        layer: "l7",
+        protocol: refusal.protocol,
+        method: asked.method.to_string(),
+        path: redacted(&asked.target),
+        rule_missing: refusal.rule_missing,
+    }));
+    answer
+}

@@ -1,0 +1,444 @@
+//! HTTP between a client and an origin, each request judged by itself: hyper on both legs, HTTP/1.1 and HTTP/2, behind
+//! the [gate](super::wire) where the client speaks HTTP/1.1. Forward requests and what comes out of an intercepted
+//! tunnel pass through the same [`Session`].
+
+mod answer;
+mod body;
+mod exchange;
+mod fields;
+mod judge;
+mod leg;
+mod pool;
+mod serve;
+mod upgrade;
+mod websocket;
+
+pub(super) use body::Body;
+pub(super) use pool::Pool;
+pub(super) use serve::{Outcome, serve_forward, serve_http2, serve_inside};
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap};
+use hyper::{Request, Response, StatusCode, Version};
+
+use super::authorize::{Client, Owner, Passed, Permit};
+use super::denial::{Kind, Refusal};
+use super::intent::Intent;
+use super::tunnel::Permission;
+use super::wire::{Fault, Gate, Interim};
+use super::{Proxy, limits};
+use crate::event::redact::redacted;
+use crate::event::{HttpRequestFacts, Stage};
+use crate::policy::request::Pass;
+use body::{Hold, Released};
+use exchange::{Exchange, Exchanges, Lease, Opened};
+use fields::{Next, Wish};
+use leg::{Idle, Kept};
+
+/// Where the requests of a connection go.
+#[derive(Debug)]
+pub(super) enum Scope {
+    /// Each names its destination itself, in absolute form.
+    Forward,
+    /// All go where the tunnel goes that they came through.
+    Tunnel(Box<Inside>),
+    /// Nowhere: this is what each is answered.
+    Refused(Refusal),
+}
+
+/// The inside of a tunnel that is inspected.
+#[derive(Debug)]
+pub(super) struct Inside {
+    intent: Intent,
+    /// TLS to the origin.
+    secure: bool,
+    idle: Mutex<Idle>,
+    /// Held while another connection is made, so that the streams of one client share it.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl Inside {
+    /// With nothing connected yet.
+    pub(super) fn new(intent: Intent, secure: bool) -> Self {
+        Self { intent, secure, idle: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the requests of one client connection share.
+#[derive(Debug)]
+pub(super) struct Session {
+    proxy: Arc<Proxy>,
+    client: Arc<Client>,
+    scope: Scope,
+    fault: Fault,
+    exchanges: Exchanges,
+    /// Both ends of an HTTP/1.1 connection have agreed to speak another protocol.
+    upgrade: Mutex<Option<upgrade::Agreed>>,
+    /// Interim responses on their way to a client that speaks HTTP/1.1.
+    interim: Interim,
+}
+
+/// A response, and what let it through.
+struct Answered {
+    response: Response<Body>,
+    permission: Permission,
+    pass: Pass,
+}
+
+impl Session {
+    pub(super) fn new(proxy: &Arc<Proxy>, client: &Arc<Client>, scope: Scope) -> Self {
+        Self {
+            proxy: proxy.clone(),
+            client: client.clone(),
+            scope,
+            fault: Fault::default(),
+            exchanges: Exchanges::default(),
+            upgrade: Mutex::default(),
+            interim: Arc::default(),
+        }
+    }
+
+    /// For a client whose bytes pass this gate.
+    fn behind(mut self, gate: &Gate) -> Self {
+        self.fault = gate.fault();
+        self.interim = gate.interim();
+        self
+    }
+
+    /// Has a connection ready before the first request.
+    ///
+    /// # Errors
+    /// What the HTTP library says of a connection that is gone already.
+    pub(super) async fn begin<S>(&self, stream: S, http2: bool, address: std::net::IpAddr) -> Result<(), hyper::Error>
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+    {
+        let sender = if http2 { leg::http2(stream).await? } else { leg::http1(stream).await? };
+        if let Scope::Tunnel(inside) = &self.scope {
+            inside.idle().put(Kept { sender, address });
+        }
+        Ok(())
+    }
+
+    /// Takes back an upstream connection to `intent` that can carry another request.
+    fn give_back(&self, intent: &Intent, kept: Kept) {
+        match &self.scope {
+            Scope::Forward => self.proxy.pool.put(intent.clone(), kept),
+            Scope::Tunnel(inside) => inside.idle().put(kept),
+            Scope::Refused(_) => {}
+        }
+    }
+
+    /// See [`fields::sign`].
+    fn sign(&self, headers: &mut HeaderMap) {
+        if matches!(self.scope, Scope::Forward) {
+            fields::sign(headers);
+        }
+    }
+
+    fn stage(&self) -> Stage {
+        if matches!(self.scope, Scope::Forward) { Stage::Forward } else { Stage::Request }
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let (method, target) = (request.method().clone(), request.uri().clone());
+        let facts = |status| HttpRequestFacts {
+            method: method.to_string(),
+            path: redacted(target.path_and_query().map_or("/", |path| path.as_str())),
+            status: Some(status),
+        };
+        let grpc = exchange::is_grpc(request.headers());
+        Ok(match self.clone().exchange(request).await {
+            Ok(Answered { response, permission, pass }) => {
+                let status = response.status().as_u16();
+                self.proxy.record_allowed(
+                    self.stage(),
+                    &Passed {
+                        intent: &permission.intent,
+                        owner: &permission.owner,
+                        permit: &permission.permit,
+                        address: Some(permission.address),
+                        audited: pass.audited.as_deref().map(|refusal| refusal.reason.as_str()),
+                        http: Some(&|| facts(status)),
+                    },
+                );
+                response
+            }
+            Err(refusal) => {
+                let status = refusal.kind.status();
+                self.proxy.record_refused(self.stage(), &self.client.known_owner(), &refusal, Some(facts(status)));
+                answer::respond(&refusal, grpc)
+            }
+        })
+    }
+
+    /// One request from its head to the head of its response.
+    async fn exchange(self: Arc<Self>, request: Request<Incoming>) -> Result<Answered, Refusal> {
+        let begun = Instant::now();
+        let proxy = &self.proxy;
+        let intent = judge::destination(&self.scope, &request)?;
+        let owner = self.client.owner(proxy.attributor.as_ref()).await.map_err(|refusal| refusal.about(&intent))?;
+        let permit = proxy.decide(&owner, &intent)?;
+        let wish = Wish::of(&request);
+        let (asked, pass, mut request) = judge::request(&self, &intent, &owner, &permit, request, &wish).await?;
+        if pass.messages.is_some() {
+            // Messages are read as they come: nobody may compress them. Extensions are an offer (RFC 6455 §9.1).
+            request.headers_mut().remove(header::SEC_WEBSOCKET_EXTENSIONS);
+        }
+        // On an inspected endpoint rules know of WebSockets and nothing else; an upgrade may be ignored (RFC 9110 §7.8).
+        let wish = if permit.decision.is_inspected() && !wish.is_websocket() { Wish::Answer } else { wish };
+        let client_upgrade = matches!(wish, Wish::Protocol(_)).then(|| hyper::upgrade::on(&mut request));
+        let awaited = Awaited::prepare(&self, &mut request);
+        // A kept connection may be closed by its origin just as we use it: what is safe to send twice, and still at
+        // hand, is sent again on another (RFC 9110 §9.2.2, RFC 9112 §9.3.1).
+        let repeatable = hyper::body::Body::is_end_stream(request.body()) && request.method().is_safe() && wish == Wish::Answer;
+        let mut copy = repeatable.then(|| copy_of(&request));
+        loop {
+            let kept = self.kept(&intent, &permit, &wish);
+            let reused = kept.is_some();
+            let reach = async {
+                match kept {
+                    Some(kept) => Ok(kept),
+                    None => self.connect(&intent, &owner, &permit, &wish).await,
+                }
+            };
+            // Only the first request of a connection waits for more than the first of these.
+            let (reached, confirmed) = tokio::join!(reach, self.client.confirm(&owner, proxy));
+            confirmed.map_err(|refusal| refusal.about(&intent))?;
+            let Kept { mut sender, address } = reached?;
+            let permission = Permission { intent: intent.clone(), owner: owner.clone(), permit: permit.clone(), address };
+            let opened = Opened::new(self.clone(), Exchange::new(permission.clone(), asked.clone()));
+            let wish = upgrade::for_leg(&wish, &sender, &mut request);
+            let key = request.headers().get(header::SEC_WEBSOCKET_KEY).filter(|_| client_upgrade.is_some()).cloned();
+            fields::rewrite(
+                &mut request,
+                &Next {
+                    intent: &intent,
+                    http2: sender.is_http2(),
+                    secure: self.is_secure(),
+                    wish: &wish,
+                    signed: matches!(self.scope, Scope::Forward),
+                },
+            )?;
+            if sender.is_http2() {
+                // Its 100 would not be seen.
+                awaited.release();
+            }
+            let response = tokio::select! {
+                response = awaited.answer(sender.send(request), &proxy.patience) => response,
+                () = poll_fn(|cx| opened.exchange.poll_revoked(cx)) => {
+                    let detail = format!("a new policy no longer allows what was asked of {intent}");
+                    return Err(Refusal::new(Kind::PolicyDenied, detail).about(&intent));
+                }
+            };
+            let mut error = match response {
+                Some(Ok(response)) => {
+                    awaited.release();
+                    proxy.events.metrics().connect_seconds.observe(begun.elapsed().as_secs_f64());
+                    let lease = Lease { opened, kept: Kept { sender, address } };
+                    let parties =
+                        upgrade::Parties { wish: &wish, key: key.as_ref(), client: client_upgrade, messages: pass.messages.clone() };
+                    let response = self.pass(response, parties, lease, &permission)?;
+                    return Ok(Answered { response, permission, pass });
+                }
+                Some(Err(error)) => error,
+                None => {
+                    let detail = format!("{intent} did not answer within {} s", proxy.patience.response.as_secs());
+                    return Err(Refusal::new(Kind::UpstreamTimeout, detail).about(&intent));
+                }
+            };
+            if let Some(fault) = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return Err(Refusal::new(Kind::InvalidRequest, fault).about(&intent));
+            }
+            request = match (error.take_message(), copy.take()) {
+                // Never sent.
+                (Some(unsent), repeat) if reused => {
+                    copy = repeat;
+                    unsent
+                }
+                (None, Some(repeat)) if reused && !error.error().is_parse() => {
+                    copy = Some(copy_of(&repeat));
+                    repeat
+                }
+                _ => {
+                    let detail = format!("the connection to {intent} at {address} failed before an answer came");
+                    return Err(Refusal::new(Kind::UpstreamFailed, detail)
+                        .about(&intent)
+                        .because(chain(error.error())));
+                }
+            };
+        }
+    }
+
+    fn is_secure(&self) -> bool {
+        matches!(&self.scope, Scope::Tunnel(inside) if inside.secure)
+    }
+
+    /// A connection to the destination that is open already, at an address that this decision allows.
+    fn kept(&self, intent: &Intent, permit: &Permit, wish: &Wish) -> Option<Kept> {
+        let kept = match &self.scope {
+            Scope::Forward if *wish == Wish::Answer => self.proxy.pool.take(intent)?,
+            Scope::Forward | Scope::Refused(_) => return None,
+            Scope::Tunnel(inside) => inside.idle().take(matches!(wish, Wish::Upgrade(_)))?,
+        };
+        self.proxy.admit(intent, &[kept.address], &permit.decision).is_ok().then_some(kept)
+    }
+
+    async fn connect(&self, intent: &Intent, owner: &Owner, permit: &Permit, wish: &Wish) -> Result<Kept, Refusal> {
+        let Scope::Tunnel(inside) = &self.scope else {
+            let (stream, address) = self.proxy.reach(intent, owner, permit).await?;
+            super::dial::keep_alive(&stream);
+            return Ok(Kept { sender: leg::http1(stream).await.map_err(|error| broken(intent, &error))?, address });
+        };
+        let http1_only = matches!(wish, Wish::Upgrade(_));
+        let _turn = inside.connecting.lock().await;
+        // Whoever held the turn before may have made one that serves us as well.
+        if let Some(kept) = inside.idle().take(http1_only) {
+            return Ok(kept);
+        }
+        let (stream, address) = self.proxy.reach(intent, owner, permit).await?;
+        super::dial::keep_alive(&stream);
+        let sender = if inside.secure {
+            let offer = if http1_only { &[super::tls::HTTP_11][..] } else { &super::tls::PROTOCOLS };
+            let (stream, chosen) = self.proxy.secure(intent, stream, offer).await?;
+            if chosen == Some(super::tls::HTTP_2) { leg::http2(stream).await } else { leg::http1(stream).await }
+        } else {
+            leg::http1(stream).await
+        };
+        let sender = sender.map_err(|error| broken(intent, &error))?;
+        if let Some(another) = sender.another() {
+            inside.idle().put(Kept { sender: another, address });
+        }
+        Ok(Kept { sender, address })
+    }
+
+    /// Makes the origin's response ours.
+    fn pass(
+        self: &Arc<Self>,
+        response: Response<Incoming>,
+        parties: upgrade::Parties<'_>,
+        lease: Lease,
+        permission: &Permission,
+    ) -> Result<Response<Body>, Refusal> {
+        let (response, lease) = match upgrade::agree(self, response, parties, lease, permission)? {
+            upgrade::Outcome::Switched(response) => return Ok(response),
+            upgrade::Outcome::Declined(response, lease) => (response, lease),
+        };
+        let (mut parts, body) = response.into_parts();
+        parts.version = Version::HTTP_11;
+        fields::strip(&mut parts.headers);
+        self.sign(&mut parts.headers);
+        let exchange = lease.opened.exchange.clone();
+        Ok(Response::from_parts(parts, Body::leased(body, exchange, lease)))
+    }
+}
+
+fn broken(intent: &Intent, error: &dyn std::error::Error) -> Refusal {
+    Refusal::new(Kind::UpstreamFailed, format!("the connection to {intent} failed")).about(intent).because(chain(error))
+}
+
+/// A request without a body, once more.
+fn copy_of(request: &Request<Body>) -> Request<Body> {
+    let mut copy = Request::new(Body::empty());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    *copy.extensions_mut() = request.extensions().clone();
+    copy
+}
+
+/// What is awaited from an origin besides its answer: leave to send the body, interim responses, progress.
+struct Awaited {
+    progress: Arc<AtomicU64>,
+    released: Option<Arc<Released>>,
+    /// An interim response has come, which whoever serves the client should look at.
+    interim: Option<Arc<tokio::sync::Notify>>,
+}
+
+impl Awaited {
+    fn prepare(session: &Arc<Session>, request: &mut Request<Body>) -> Self {
+        let progress = Arc::new(AtomicU64::new(0));
+        let serves_http1 = request.version() < Version::HTTP_2;
+        let expects = request.headers().get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+        let released = expects.then(Arc::<Released>::default);
+        let mut body = std::mem::replace(request.body_mut(), Body::empty()).counting(progress.clone());
+        if let Some(released) = &released {
+            body = body.held(Hold::new(released.clone()));
+        }
+        *request.body_mut() = body;
+        let notify = serves_http1.then(Arc::<tokio::sync::Notify>::default);
+        let (released_too, notified, queue) = (released.clone(), notify.clone(), session.interim.clone());
+        // HTTP/2 origins do not call this, and there is no way to pass an interim response on in HTTP/2 yet.
+        hyper::ext::on_informational(request, move |response| {
+            if response.status() == StatusCode::CONTINUE {
+                if let Some(released) = &released_too {
+                    released.release();
+                }
+            } else if let Some(notify) = &notified {
+                serve::queue_interim(&queue, response.status(), response.headers());
+                notify.notify_one();
+            }
+        });
+        Self { progress, released, interim: notify }
+    }
+
+    fn release(&self) {
+        if let Some(released) = &self.released {
+            released.release();
+        }
+    }
+
+    /// Waits for a response for as long as there is progress within the patience for one.
+    async fn answer<T>(&self, response: impl Future<Output = T>, patience: &limits::Patience) -> Option<T> {
+        let mut response = std::pin::pin!(response);
+        let mut seen = u64::MAX;
+        loop {
+            let now = self.progress.load(Ordering::Relaxed);
+            if now == seen {
+                return None;
+            }
+            seen = now;
+            let deadline = tokio::time::sleep(patience.response);
+            tokio::pin!(deadline);
+            loop {
+                tokio::select! {
+                    biased;
+                    outcome = response.as_mut() => return Some(outcome),
+                    // The service and the connection share a task: being woken is enough, see `Gate::poll_flush`.
+                    () = self.interim_came() => {}
+                    () = &mut deadline => break,
+                }
+            }
+        }
+    }
+
+    async fn interim_came(&self) {
+        match &self.interim {
+            Some(interim) => interim.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// An error with its causes.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += ": ";
+        text += &cause.to_string();
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,264 @@
+//! A tunnel whose endpoint has request rules: its TLS ends here and begins anew towards the origin, so that each request
+//! inside can be judged. The decision stays with the name that was dialled; what the client claims inside must agree
+//! with it.
+
+use std::sync::Arc;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::authorize::Client;
+use super::denial::{Kind, Refusal};
+use super::http::{self, Inside, Scope, Session};
+use super::intent::Intent;
+use super::tls::{self, Hello, Sniff, TlsError};
+use super::tunnel::Permission;
+use super::wire::{Gate, Replay, Transport};
+use super::{Proxy, limits, splice};
+use crate::event::{Severity, Stage};
+use crate::policy::host::Host;
+
+/// First allocation for what a client says first; a ClientHello with post-quantum shares is near two kilobytes.
+const SNIFF_BYTES: usize = 2048;
+
+/// An intercepted tunnel, both of its sockets open.
+pub(super) struct Interception {
+    pub client: TcpStream,
+    /// Bytes that the client sent ahead.
+    pub ahead: Vec<u8>,
+    pub upstream: TcpStream,
+    pub permission: Permission,
+}
+
+/// What the client speaks inside.
+enum Spoken {
+    Tls(Hello),
+    Http1,
+    Http2,
+}
+
+impl Interception {
+    /// Runs to the end.
+    pub(super) async fn run(self, proxy: &Arc<Proxy>, owner: &Arc<Client>) {
+        let Self { mut client, mut ahead, upstream, permission } = self;
+        super::dial::keep_alive(&upstream);
+        let intent = permission.intent.clone();
+        let spoken = match sniff(&mut client, &mut ahead, proxy).await {
+            Ok(Some(spoken)) => spoken,
+            // It left before it said anything.
+            Ok(None) => return,
+            Err(refusal) => {
+                let refusal = about(refusal, &permission);
+                proxy.record_refused(Stage::Request, &permission.owner, &refusal, None);
+                // In the clear, since there is nothing else to say it in: curl and people see it.
+                if splice::write_all(&client, &refusal.wire(false)).await.is_ok() {
+                    super::listener::linger(&client).await;
+                }
+                return;
+            }
+        };
+        let address = permission.address;
+        match spoken {
+            Spoken::Tls(hello) => {
+                self::tls(proxy, owner, Replay::new(ahead, client), upstream, permission, hello).await;
+            }
+            Spoken::Http1 => {
+                let session = Session::new(proxy, owner, Scope::Tunnel(Box::new(Inside::new(intent, false))));
+                if session.begin(upstream, false, address).await.is_ok() {
+                    let gate = Gate::with_held(Transport::Socket(Arc::new(client)), ahead, proxy.patience);
+                    http::serve_inside(session, gate).await;
+                }
+            }
+            Spoken::Http2 => {
+                let session = Session::new(proxy, owner, Scope::Tunnel(Box::new(Inside::new(intent, false))));
+                if session.begin(upstream, true, address).await.is_ok() {
+                    http::serve_http2(Arc::new(session), Replay::new(ahead, client)).await;
+                }
+            }
+        }
+    }
+}
+
+/// Reads on until it is clear what the client speaks; `None` if it says nothing and leaves.
+async fn sniff(client: &mut TcpStream, ahead: &mut Vec<u8>, proxy: &Proxy) -> Result<Option<Spoken>, Refusal> {
+    let refuse = |what: &str| {
+        Refusal::new(Kind::UnsupportedProtocol, format!("the endpoint has request rules, and the client {what}"))
+            .advising("speak TLS or HTTP to it, or have the endpoint say `tls: skip` if nothing needs to be inspected")
+    };
+    let reading = async {
+        ahead.reserve(SNIFF_BYTES);
+        loop {
+            match tls::sniff(ahead) {
+                Sniff::Tls(hello) => return Ok(Some(Spoken::Tls(hello))),
+                Sniff::Http1 => return Ok(Some(Spoken::Http1)),
+                Sniff::Http2 => return Ok(Some(Spoken::Http2)),
+                Sniff::Other(what) => return Err(refuse(&format!("speaks something else: {what}"))),
+                Sniff::More => {}
+            }
+            match client.read_buf(ahead).await {
+                Ok(0) | Err(_) if ahead.is_empty() => return Ok(None),
+                Ok(0) | Err(_) => return Err(refuse("left in the middle of its first message")),
+                Ok(_) => {}
+            }
+        }
+    };
+    match timeout(proxy.patience.head, reading).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(refuse("says nothing, as with protocols in which the server speaks first")),
+    }
+}
+
+/// TLS on both legs, the origin's first: the client is given what the origin chose.
+async fn tls(
+    proxy: &Arc<Proxy>,
+    owner: &Arc<Client>,
+    client: Replay<TcpStream>,
+    upstream: TcpStream,
+    permission: Permission,
+    hello: Hello,
+) {
+    let intent = permission.intent.clone();
+    let begun = match agrees(&hello, &intent) {
+        Ok(()) => reach_tls(proxy, upstream, &permission, &hello).await,
+        Err(refusal) => Err(refusal),
+    };
+    let (scope, alpn, leg) = match begun {
+        Ok((leg, chosen)) => (Scope::Tunnel(Box::new(Inside::new(intent.clone(), true))), client_protocol(&hello, chosen), Some(leg)),
+        Err(refusal) => (Scope::Refused(about(refusal, &permission)), preferred(&hello), None),
+    };
+    // A certificate for the name that the client expects, so that it reads a refusal rather than a warning. Nothing
+    // but the refusal is ever said under a name that is not the tunnel's.
+    let name = match (&scope, hello.server_name.as_deref().map(Host::parse)) {
+        (Scope::Refused(_), Some(Ok(name))) => name,
+        _ => intent.host.clone(),
+    };
+    let config = match proxy.authority.server_config(&name, alpn) {
+        Ok(config) => config,
+        Err(error) => {
+            proxy.events.find(Severity::High, "no-certificate", format!("no certificate for {name} can be made: {error}"));
+            return;
+        }
+    };
+    let stream = match timeout(proxy.patience.head, TlsAcceptor::from(config).accept(client)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return distrusted(proxy, &permission, &error),
+        Err(_) => return,
+    };
+    let session = Session::new(proxy, owner, scope);
+    if let Some((leg, http2)) = leg.map(|leg| { let http2 = leg.get_ref().1.alpn_protocol() == Some(tls::HTTP_2); (leg, http2) })
+        && session.begin(leg, http2, permission.address).await.is_err()
+    {
+        return;
+    }
+    if alpn == Some(tls::HTTP_2) {
+        http::serve_http2(Arc::new(session), stream).await;
+    } else {
+        http::serve_inside(session, Gate::new(Transport::Layer(Box::new(stream)), proxy.patience)).await;
+    }
+}
+
+/// Whether the client asks inside for the host that it dialled. No name at all is no contradiction: whoever dials an
+/// address has none to give, and the certificate is the dialled host's in any case.
+fn agrees(hello: &Hello, intent: &Intent) -> Result<(), Refusal> {
+    let Some(name) = &hello.server_name else { return Ok(()) };
+    if Host::parse(name).is_ok_and(|named| named == intent.host) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Kind::AuthorityMismatch,
+        format!("the tunnel goes to {intent}, but the TLS inside asks for {name:?} (SNI)"),
+    )
+    .advising(format!("open a tunnel to {name} for it, if the policy allows that")))
+}
+
+/// What client and proxy both speak.
+fn offer(hello: &Hello) -> Vec<&'static [u8]> {
+    tls::PROTOCOLS.into_iter().filter(|protocol| hello.alpn.iter().any(|offered| offered == protocol)).collect()
+}
+
+/// What a client is answered in of whom nothing but a refusal is heard.
+fn preferred(hello: &Hello) -> Option<&'static [u8]> {
+    let offered = offer(hello);
+    if offered.contains(&tls::HTTP_11) { Some(tls::HTTP_11) } else { offered.first().copied() }
+}
+
+/// What the client is given: what the origin chose, where the client offers it.
+fn client_protocol(hello: &Hello, chosen: Option<&'static [u8]>) -> Option<&'static [u8]> {
+    match chosen {
+        Some(protocol) if offer(hello).contains(&protocol) => Some(protocol),
+        // The origin cannot what the client can: the one is translated into the other.
+        _ => preferred(hello),
+    }
+}
+
+/// TLS with the origin, in what the client speaks as well; where the two have nothing in common, in what the proxy
+/// can translate.
+async fn reach_tls(
+    proxy: &Arc<Proxy>,
+    upstream: TcpStream,
+    permission: &Permission,
+    hello: &Hello,
+) -> Result<(tls::Leg, Option<&'static [u8]>), Refusal> {
+    let intent = &permission.intent;
+    match proxy.handshake(intent, upstream, &offer(hello)).await {
+        Err(TlsError::NoCommonProtocol) => {
+            let (again, _) = proxy.reach(intent, &permission.owner, &permission.permit).await?;
+            proxy.secure(intent, again, &tls::PROTOCOLS).await
+        }
+        Err(error) => Err(untrusted(intent, &error)),
+        Ok(reached) => Ok(reached),
+    }
+}
+
+fn untrusted(intent: &Intent, error: &TlsError) -> Refusal {
+    Refusal::new(Kind::UpstreamTls, format!("{intent} is allowed, but its TLS cannot be trusted: {error}"))
+        .about(intent)
+        .advising("if the host is right and a private authority signs its certificates, start the supervisor with --upstream-ca FILE")
+}
+
+/// A refusal with what is known of the tunnel that it ends.
+fn about(mut refusal: Refusal, permission: &Permission) -> Refusal {
+    refusal.binary = permission.owner.binary();
+    refusal.policy.clone_from(&permission.permit.decision.policy);
+    refusal.about(&permission.intent)
+}
+
+/// The client ended the handshake. Mostly it does not know the sandbox's authority, and it cannot be told.
+fn distrusted(proxy: &Proxy, permission: &Permission, error: &std::io::Error) {
+    let who = permission.owner.binary().unwrap_or_else(|| "a program".to_owned());
+    proxy.events.find(
+        Severity::Low,
+        "client-tls-failed",
+        format!(
+            "{who} did not accept the sandbox's certificate for {}: {error}; have it use the CA bundle that SSL_CERT_FILE \
+             names, or give the endpoint `tls: skip`, which forgoes its request rules",
+            permission.intent
+        ),
+    );
+}
+
+impl Proxy {
+    /// TLS with an origin, offering these protocols.
+    async fn handshake(
+        &self,
+        intent: &Intent,
+        stream: TcpStream,
+        offer: &[&'static [u8]],
+    ) -> Result<(tls::Leg, Option<&'static [u8]>), TlsError> {
+        let shake = self.upstream_tls.handshake(stream, &intent.host, offer);
+        let (leg, chosen) = timeout(limits::TLS_TIME, shake).await.map_err(|_| TlsError::TimedOut)??;
+        Ok((leg, chosen.as_deref().and_then(tls::known)))
+    }
+
+    /// The same, with the refusal to answer with.
+    pub(super) async fn secure(
+        &self,
+        intent: &Intent,
+        stream: TcpStream,
+        offer: &[&'static [u8]],
+    ) -> Result<(tls::Leg, Option<&'static [u8]>), Refusal> {
+        self.handshake(intent, stream, offer).await.map_err(|error| untrusted(intent, &error))
+    }
+}
