@@ -16,6 +16,7 @@ mod listener;
 mod pool;
 mod resolve;
 mod splice;
+pub mod tls;
 mod tunnel;
 mod wire;
 
