@@ -8,15 +8,18 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::client::TlsStream;
 
 use super::authorize::Client;
 use super::denial::{Kind, Refusal};
 use super::http::{self, Inside, Scope, Session};
 use super::intent::Intent;
-use super::tls::{self, Hello, Sniff, TlsError};
+use super::tls::hello::{Hello, Sniff, sniff as sniffed};
+use super::tls::upstream::TlsError;
+use super::tls::{HTTP1, HTTP2};
 use super::tunnel::Permission;
 use super::wire::{Gate, Replay, Transport};
-use super::{Proxy, limits, splice};
+use super::{Proxy, splice};
 use crate::event::{Severity, Stage};
 use crate::policy::host::Host;
 
@@ -31,6 +34,12 @@ pub(super) struct Interception {
     pub upstream: TcpStream,
     pub permission: Permission,
 }
+
+/// What is offered to origins, preferred first.
+pub(super) const PROTOCOLS: [&[u8]; 2] = [HTTP2, HTTP1];
+
+/// An origin's end of an intercepted connection.
+type Leg = TlsStream<TcpStream>;
 
 /// What the client speaks inside.
 enum Spoken {
@@ -90,7 +99,7 @@ async fn sniff(client: &mut TcpStream, ahead: &mut Vec<u8>, proxy: &Proxy) -> Re
     let reading = async {
         ahead.reserve(SNIFF_BYTES);
         loop {
-            match tls::sniff(ahead) {
+            match sniffed(ahead) {
                 Sniff::Tls(hello) => return Ok(Some(Spoken::Tls(hello))),
                 Sniff::Http1 => return Ok(Some(Spoken::Http1)),
                 Sniff::Http2 => return Ok(Some(Spoken::Http2)),
@@ -147,12 +156,12 @@ async fn tls(
         Err(_) => return,
     };
     let session = Session::new(proxy, owner, scope);
-    if let Some((leg, http2)) = leg.map(|leg| { let http2 = leg.get_ref().1.alpn_protocol() == Some(tls::HTTP_2); (leg, http2) })
+    if let Some((leg, http2)) = leg.map(|leg| { let http2 = leg.get_ref().1.alpn_protocol() == Some(HTTP2); (leg, http2) })
         && session.begin(leg, http2, permission.address).await.is_err()
     {
         return;
     }
-    if alpn == Some(tls::HTTP_2) {
+    if alpn == Some(HTTP2) {
         http::serve_http2(Arc::new(session), stream).await;
     } else {
         http::serve_inside(session, Gate::new(Transport::Layer(Box::new(stream)), proxy.patience)).await;
@@ -162,10 +171,7 @@ async fn tls(
 /// Whether the client asks inside for the host that it dialled. No name at all is no contradiction: whoever dials an
 /// address has none to give, and the certificate is the dialled host's in any case.
 fn agrees(hello: &Hello, intent: &Intent) -> Result<(), Refusal> {
-    let Some(name) = &hello.server_name else { return Ok(()) };
-    if Host::parse(name).is_ok_and(|named| named == intent.host) {
-        return Ok(());
-    }
+    let Some(name) = hello.server_name.as_ref().filter(|_| !hello.is_for(&intent.host)) else { return Ok(()) };
     Err(Refusal::new(
         Kind::AuthorityMismatch,
         format!("the tunnel goes to {intent}, but the TLS inside asks for {name:?} (SNI)"),
@@ -175,13 +181,13 @@ fn agrees(hello: &Hello, intent: &Intent) -> Result<(), Refusal> {
 
 /// What client and proxy both speak.
 fn offer(hello: &Hello) -> Vec<&'static [u8]> {
-    tls::PROTOCOLS.into_iter().filter(|protocol| hello.alpn.iter().any(|offered| offered == protocol)).collect()
+    PROTOCOLS.into_iter().filter(|protocol| hello.offers(protocol)).collect()
 }
 
 /// What a client is answered in of whom nothing but a refusal is heard.
 fn preferred(hello: &Hello) -> Option<&'static [u8]> {
     let offered = offer(hello);
-    if offered.contains(&tls::HTTP_11) { Some(tls::HTTP_11) } else { offered.first().copied() }
+    if offered.contains(&HTTP1) { Some(HTTP1) } else { offered.first().copied() }
 }
 
 /// What the client is given: what the origin chose, where the client offers it.
@@ -200,12 +206,12 @@ async fn reach_tls(
     upstream: TcpStream,
     permission: &Permission,
     hello: &Hello,
-) -> Result<(tls::Leg, Option<&'static [u8]>), Refusal> {
+) -> Result<(Leg, Option<&'static [u8]>), Refusal> {
     let intent = &permission.intent;
     match proxy.handshake(intent, upstream, &offer(hello)).await {
-        Err(TlsError::NoCommonProtocol) => {
+        Err(TlsError::NoApplicationProtocol) => {
             let (again, _) = proxy.reach(intent, &permission.owner, &permission.permit).await?;
-            proxy.secure(intent, again, &tls::PROTOCOLS).await
+            proxy.secure(intent, again, &PROTOCOLS).await
         }
         Err(error) => Err(untrusted(intent, &error)),
         Ok(reached) => Ok(reached),
@@ -215,7 +221,6 @@ async fn reach_tls(
 fn untrusted(intent: &Intent, error: &TlsError) -> Refusal {
     Refusal::new(Kind::UpstreamTls, format!("{intent} is allowed, but its TLS cannot be trusted: {error}"))
         .about(intent)
-        .advising("if the host is right and a private authority signs its certificates, start the supervisor with --upstream-ca FILE")
 }
 
 /// A refusal with what is known of the tunnel that it ends.
@@ -246,10 +251,9 @@ impl Proxy {
         intent: &Intent,
         stream: TcpStream,
         offer: &[&'static [u8]],
-    ) -> Result<(tls::Leg, Option<&'static [u8]>), TlsError> {
-        let shake = self.upstream_tls.handshake(stream, &intent.host, offer);
-        let (leg, chosen) = timeout(limits::TLS_TIME, shake).await.map_err(|_| TlsError::TimedOut)??;
-        Ok((leg, chosen.as_deref().and_then(tls::known)))
+    ) -> Result<(Leg, Option<&'static [u8]>), TlsError> {
+        let (leg, chosen) = self.upstream_tls.handshake(stream, &intent.host, offer).await?;
+        Ok((leg, PROTOCOLS.into_iter().find(|protocol| chosen.as_deref() == Some(protocol))))
     }
 
     /// The same, with the refusal to answer with.
@@ -258,7 +262,7 @@ impl Proxy {
         intent: &Intent,
         stream: TcpStream,
         offer: &[&'static [u8]],
-    ) -> Result<(tls::Leg, Option<&'static [u8]>), Refusal> {
+    ) -> Result<(Leg, Option<&'static [u8]>), Refusal> {
         self.handshake(intent, stream, offer).await.map_err(|error| untrusted(intent, &error))
     }
 }

@@ -186,6 +186,3 @@ pub const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// How long a message may take from its first fragment to its last.
 pub const MESSAGE_TIME: Duration = Duration::from_secs(120);
-
-/// TLS with an origin, from its first byte to the end of the handshake.
-pub const TLS_TIME: Duration = Duration::from_secs(10);

@@ -60,9 +60,9 @@ pub struct Settings {
     /// Where what happens is recorded.
     pub events: Events,
     /// Who signs the certificates that clients of intercepted connections are shown.
-    pub authority: Arc<tls::Authority>,
+    pub authority: Arc<tls::authority::Authority>,
     /// Who is trusted to sign those of origins.
-    pub upstream_tls: Arc<tls::Upstream>,
+    pub upstream_tls: Arc<tls::upstream::Upstream>,
     /// How long silent peers are waited for.
     pub patience: limits::Patience,
 }
@@ -77,8 +77,8 @@ pub struct Proxy {
     host_alias: bool,
     events: Events,
     patience: limits::Patience,
-    authority: Arc<tls::Authority>,
-    upstream_tls: Arc<tls::Upstream>,
+    authority: Arc<tls::authority::Authority>,
+    upstream_tls: Arc<tls::upstream::Upstream>,
     pool: http::Pool,
     pipes: splice::Pipes,
 }

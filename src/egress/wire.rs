@@ -401,12 +401,10 @@ impl Gate {
             self.drop_held(count);
             return Poll::Ready(Ok(()));
         }
-        let mut part = out.take(most);
+        let mut part = ReadBuf::new(out.initialize_unfilled_to(most));
         match Pin::new(&mut self.transport).poll_read(cx, &mut part) {
             Poll::Ready(outcome) => {
                 let count = part.filled().len();
-                // The part is a view of the same memory: what it has initialised and filled, the whole has too.
-                out.initialize_unfilled_to(count);
                 out.advance(count);
                 self.awaited = Awaited::Nothing;
                 Poll::Ready(outcome)

@@ -30,6 +30,8 @@ use hyper::{Request, Response, StatusCode, Version};
 use super::authorize::{Client, Owner, Passed, Permit};
 use super::denial::{Kind, Refusal};
 use super::intent::Intent;
+use super::intercept::PROTOCOLS;
+use super::tls::{HTTP1, HTTP2};
 use super::tunnel::Permission;
 use super::wire::{Fault, Gate, Interim};
 use super::{Proxy, limits};
@@ -309,9 +311,9 @@ impl Session {
         let (stream, address) = self.proxy.reach(intent, owner, permit).await?;
         super::dial::keep_alive(&stream);
         let sender = if inside.secure {
-            let offer = if http1_only { &[super::tls::HTTP_11][..] } else { &super::tls::PROTOCOLS };
+            let offer = if http1_only { &[HTTP1][..] } else { &PROTOCOLS };
             let (stream, chosen) = self.proxy.secure(intent, stream, offer).await?;
-            if chosen == Some(super::tls::HTTP_2) { leg::http2(stream).await } else { leg::http1(stream).await }
+            if chosen == Some(HTTP2) { leg::http2(stream).await } else { leg::http1(stream).await }
         } else {
             leg::http1(stream).await
         };

@@ -3,6 +3,7 @@
 
 mod connect;
 mod forward;
+mod intercept;
 mod names;
 mod owners;
 mod refusals;
@@ -10,7 +11,7 @@ mod tunnel;
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,6 +19,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::limits::Patience;
+use super::tls::authority::Authority;
+use super::tls::upstream::Upstream;
 use super::{Proxy, Resolver, Settings};
 use crate::attribution::Attributor;
 use crate::contract::HOST_ALIAS;
@@ -33,6 +36,8 @@ struct Fixture {
     store: Arc<Store>,
     recorded: Arc<Mutex<Vec<Event>>>,
     policy: tempfile::NamedTempFile,
+    /// Whom clients of intercepted connections are to trust.
+    authority: Arc<Authority>,
     _shutdown: watch::Sender<bool>,
 }
 
@@ -83,6 +88,9 @@ impl Fixture {
         })
         .unwrap();
         let (events, recorded) = Events::recorded();
+        let authority = Arc::new(Authority::generate(Some("proxy")).unwrap());
+        let root = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(root.path(), origins().certificate_pem()).unwrap();
         let settings = Settings {
             store: store.clone(),
             attributor,
@@ -90,13 +98,13 @@ impl Fixture {
             own_addresses: vec![address],
             host_alias: true,
             events,
-            authority: Arc::new(super::tls::Authority),
-            upstream_tls: Arc::new(super::tls::Upstream),
+            authority: authority.clone(),
+            upstream_tls: Arc::new(Upstream::new(&[root.path().to_owned()]).unwrap()),
             patience,
         };
         let (shutdown, ended) = watch::channel(false);
         tokio::spawn(Proxy::new(settings).serve(vec![listener], ended));
-        Self { address, store, recorded, policy, _shutdown: shutdown }
+        Self { address, store, recorded, policy, authority, _shutdown: shutdown }
     }
 
     /// Puts another policy in force.
@@ -219,6 +227,12 @@ impl Client {
         let answer = client.answer().await;
         (client, answer)
     }
+}
+
+/// Who signs the certificates of origins, and is trusted to by every fixture's proxy.
+fn origins() -> &'static Authority {
+    static ORIGINS: LazyLock<Authority> = LazyLock::new(|| Authority::generate(Some("origins")).unwrap());
+    &ORIGINS
 }
 
 /// An origin: every connection is given to `serve`.
