@@ -60,7 +60,7 @@ impl Body {
     }
 
     /// A body in hand that ends in trailers.
-    pub(super) fn whole(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
+    pub(in crate::egress) fn whole(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
         Self::new(Inner::Whole((!bytes.is_empty()).then_some(bytes), trailers))
     }
 

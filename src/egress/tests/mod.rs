@@ -60,12 +60,20 @@ impl Fixture {
         Self::with_patience(network, resolver, Patience::default()).await
     }
 
+    /// A proxy with these entries.
+    async fn with_entries(network: Vec<String>) -> Self {
+        Self::new(network, Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53)).await
+    }
+
     /// A proxy that loses patience after this many milliseconds.
     async fn hasty(ports: &[u16], milliseconds: u64) -> Self {
+        Self::hasty_with(vec![entry(HOST_ALIAS, ports)], milliseconds).await
+    }
+
+    async fn hasty_with(network: Vec<String>, milliseconds: u64) -> Self {
         let wait = Duration::from_millis(milliseconds);
         let patience = Patience { head: wait, keep_alive: wait, body: wait, response: wait, tunnel: wait };
-        let resolver = Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53);
-        Self::with_patience(vec![entry(HOST_ALIAS, ports)], resolver, patience).await
+        Self::with_patience(network, Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53), patience).await
     }
 
     async fn with_patience(network: Vec<String>, resolver: Resolver, patience: Patience) -> Self {
