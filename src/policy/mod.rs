@@ -22,6 +22,7 @@ mod yaml;
 pub mod decision;
 pub mod host;
 pub mod reload;
+pub mod request;
 pub mod writable;
 
 pub use pattern::PatternError;
