@@ -101,6 +101,8 @@ pub struct Endpoint {
     pub allowed_ips: Vec<IpNet>,
     /// `tls: skip`: never intercept.
     pub tls_skip: bool,
+    /// How requests are judged; `None` where they are not read.
+    pub inspection: Option<Arc<request::Inspection>>,
 }
 
 /// A host as a policy writes it.
