@@ -318,6 +318,7 @@ mod tests {
             ports: vec![443],
             allowed_ips: ranges.iter().map(|range| range.parse().unwrap()).collect(),
             tls_skip: false,
+            inspection: None,
         };
         let policy = NetworkPolicy { key: "p".to_owned(), endpoints: vec![endpoint], binaries: Vec::new() };
         Decision {

@@ -78,7 +78,7 @@ fn entry_name(host: &str) -> String {
 }
 
 /// A YAML flow scalar: plain where that is safe, else quoted the JSON way, which YAML shares.
-fn scalar(text: &str) -> String {
+pub(super) fn scalar(text: &str) -> String {
     let plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'_' | b'-' | b'+'));
     if plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }

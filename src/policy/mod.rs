@@ -23,6 +23,7 @@ mod yaml;
 pub mod decision;
 pub mod host;
 pub mod reload;
+pub mod request;
 pub mod writable;
 
 pub use pattern::PatternError;
@@ -101,6 +102,8 @@ pub struct Endpoint {
     pub allowed_ips: Vec<IpNet>,
     /// `tls: skip`: never intercept.
     pub tls_skip: bool,
+    /// How requests are judged; `None` where they are not read.
+    pub inspection: Option<Arc<request::Inspection>>,
 }
 
 /// A host as a policy writes it.

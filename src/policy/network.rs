@@ -8,6 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::overlap::{self, Located};
 use super::pattern;
 use super::reader::{Fields, Reader, join, shown};
+use super::request::{self, Owner};
 use super::yaml::{Node, Place};
 use super::{Endpoint, HostPattern, NetworkPolicy};
 
@@ -20,26 +21,15 @@ const MAX_PORTS: usize = 256;
 /// Most ranges of one endpoint, each compared with every address that the host resolves to.
 const MAX_RANGES: usize = 256;
 
-const ENDPOINT: &[&str] = &["host", "port", "ports", "tls", "enforcement", "allowed_ips"];
+const ENDPOINT: &[&str] = &["host", "port", "ports", "tls", "allowed_ips"];
 
 /// Fields of the schema that this build does not enforce. Silently accepted, each would let through more than its
 /// author meant.
 const NOT_ENFORCED: &[&str] = &[
-    "access",
-    "allow_encoded_slash",
     "allow_uninspected_credentials",
     "credential_binding",
     "credential_signing",
-    "deny_rules",
-    "graphql_max_body_bytes",
-    "graphql_persisted_queries",
-    "json_rpc",
-    "mcp",
-    "path",
-    "persisted_queries",
-    "protocol",
     "request_body_credential_rewrite",
-    "rules",
     "signing_region",
     "signing_service",
     "websocket_credential_rewrite",
@@ -92,7 +82,8 @@ pub(super) fn read(reader: &mut Reader, node: &Node) -> Vec<Arc<NetworkPolicy>> 
             entry.get("endpoints").map(|n| reader.list(n, &field)).unwrap_or_default().iter().enumerate()
         {
             let at = format!("{field}[{index}]");
-            if let Some(endpoint) = endpoint(reader, node, &at) {
+            let owner = Owner { policy: &key.text, endpoint: index };
+            if let Some(endpoint) = endpoint(reader, node, &at, owner) {
                 located.push(Located { place: node.place, field: at, endpoint: endpoint.clone() });
                 endpoints.push(endpoint);
             }
@@ -105,20 +96,13 @@ pub(super) fn read(reader: &mut Reader, node: &Node) -> Vec<Arc<NetworkPolicy>> 
     policies
 }
 
-fn endpoint(reader: &mut Reader, node: &Node, at: &str) -> Option<Endpoint> {
-    let known: Vec<&str> = ENDPOINT.iter().chain(NOT_ENFORCED).copied().collect();
+fn endpoint(reader: &mut Reader, node: &Node, at: &str, owner: Owner<'_>) -> Option<Endpoint> {
+    let known: Vec<&str> = ENDPOINT.iter().chain(request::FIELDS).chain(NOT_ENFORCED).copied().collect();
     let fields = reader.fields(node, at, &known)?;
     for key in NOT_ENFORCED {
         if let Some((key, _)) = fields.entry(key) {
             let remedy = "remove the field if every request to the host may pass, else remove the endpoint";
             reader.note(key.place, &join(at, &key.text), "not enforced by this build yet", remedy);
-        }
-    }
-    if let Some(node) = fields.get("enforcement") {
-        let field = join(at, "enforcement");
-        if reader.word(node, &field, &[("enforce", false), ("audit", true)]) == Some(true) {
-            let remedy = "write 'enforce', which is also the default, or remove the endpoint";
-            reader.note(node.place, &field, "'audit' is not enforced by this build yet", remedy);
         }
     }
     let allowed_ips = ranges(reader, fields, at);
@@ -129,7 +113,8 @@ fn endpoint(reader: &mut Reader, node: &Node, at: &str) -> Option<Endpoint> {
         let remedy = "write 'host: api.example.com', or list allowed_ips";
         reader.note(fields.place, &join(at, "host"), "missing; an endpoint names a host or lists allowed_ips", remedy);
     }
-    Some(Endpoint { host, ports, allowed_ips, tls_skip })
+    let inspection = request::inspection(reader, fields, at, owner, host.as_ref()).map(Arc::new);
+    Some(Endpoint { host, ports, allowed_ips, tls_skip, inspection })
 }
 
 fn host(reader: &mut Reader, fields: Fields<'_>, at: &str) -> Option<HostPattern> {

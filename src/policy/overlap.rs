@@ -19,15 +19,35 @@ pub(super) struct Located {
     pub(super) endpoint: Endpoint,
 }
 
-/// What overlapping endpoints must agree on.
-type Class<'e> = (bool, &'e [IpNet]);
+/// What overlapping endpoints must agree on: the connection's part, and how its requests are read.
+type Class<'e> = (bool, &'e [IpNet], Option<Vec<(&'static str, usize)>>);
 
 fn class(endpoint: &Endpoint) -> Class<'_> {
-    (endpoint.tls_skip, &endpoint.allowed_ips)
+    let requests = endpoint.inspection.as_ref().map(|inspection| inspection.class().collect());
+    (endpoint.tls_skip, &endpoint.allowed_ips, requests)
 }
 
-/// Notes every endpoint that overlaps an earlier one and differs from it in `tls` or `allowed_ips`. Endpoints without
-/// a host stand apart: whatever they admit must lie in their ranges.
+/// The field in which two endpoints differ that may not. How requests are read may differ where each path has one
+/// endpoint that is the most specific; whether they are read at all is the connection's affair.
+fn difference(one: &Endpoint, two: &Endpoint) -> Option<&'static str> {
+    if one.tls_skip != two.tls_skip {
+        return Some("tls");
+    }
+    if one.allowed_ips != two.allowed_ips {
+        return Some("allowed_ips");
+    }
+    match (&one.inspection, &two.inspection) {
+        (None, None) => None,
+        (Some(one), Some(two)) if one.contends(two) => {
+            one.class().zip(two.class()).find(|(one, two)| one != two).map(|((field, _), _)| field)
+        }
+        (Some(_), Some(_)) => None,
+        _ => Some("protocol"),
+    }
+}
+
+/// Notes every endpoint that overlaps an earlier one and differs from it in what may not differ. Endpoints without a host
+/// stand apart: whatever they admit must lie in their ranges.
 pub(super) fn refuse_ambiguous(reader: &mut Reader, endpoints: &[Located]) {
     let mut classes: HashMap<Class<'_>, usize> = HashMap::new();
     for one in endpoints {
@@ -54,7 +74,7 @@ pub(super) fn refuse_ambiguous(reader: &mut Reader, endpoints: &[Located]) {
             HostPattern::Glob(_) => globs.push(index),
         }
         let Some(earlier) = earlier.map(|other| &endpoints[other]) else { continue };
-        let what = if earlier.endpoint.tls_skip == later.endpoint.tls_skip { "allowed_ips" } else { "tls" };
+        let Some(what) = difference(&earlier.endpoint, &later.endpoint) else { continue };
         let message = format!(
             "answers for the same host and port as {} but differs in {what}, so that which one applies is ambiguous",
             describe(earlier.place, &earlier.field)
@@ -64,7 +84,7 @@ pub(super) fn refuse_ambiguous(reader: &mut Reader, endpoints: &[Located]) {
 }
 
 fn at_odds(one: &Endpoint, two: &Endpoint) -> bool {
-    class(one) != class(two)
+    difference(one, two).is_some()
         && one.ports.iter().any(|port| two.ports.binary_search(port).is_ok())
         && one.host.as_ref().zip(two.host.as_ref()).is_some_and(|(one, two)| one.overlaps(two))
 }

@@ -183,7 +183,7 @@ fn partial(label: &str) -> Result<String, PatternError> {
 }
 
 /// Whether `text` fits `pattern`, in which `*` is any text, none included.
-fn star_matches(pattern: &str, text: &str) -> bool {
+pub(super) fn star_matches(pattern: &str, text: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(head) else { return false };
     let (middle, tail) = match rest.rsplit_once('*') {

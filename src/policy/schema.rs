@@ -247,6 +247,7 @@ impl Policy {
             ports: vec![*port],
             allowed_ips: Vec::new(),
             tls_skip: false,
+            inspection: None,
         });
         let entry =
             NetworkPolicy { key: "allow".to_owned(), endpoints: endpoints.collect(), binaries: vec!["**".to_owned()] };

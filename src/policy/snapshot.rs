@@ -382,6 +382,7 @@ network_policies:
                     ports: vec![443],
                     allowed_ips: Vec::new(),
                     tls_skip: false,
+            inspection: None,
                 })
                 .collect();
             let entry = NetworkPolicy { key: "k".into(), endpoints, binaries: vec!["**".into()] };

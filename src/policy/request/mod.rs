@@ -5,42 +5,30 @@
 //! ([`Inspection`]), so that a request costs about a microsecond whatever the number of rules. What is decided on is a
 //! canonical form of the request; what is forwarded are the bytes that came.
 
+mod glob;
+mod graphql;
+mod graphql_http;
+mod head;
+mod index;
+mod json;
+mod message;
+mod pending;
+mod persisted;
+mod read;
+mod read_rule;
+mod rpc;
+mod rules;
+mod selection;
+mod target;
 mod verdict;
 
-pub use verdict::{Judgement, MessageRules, Pass, Pending, Refusal, RefusalKind, RuleName, RulePart};
+pub use head::Head;
+pub use message::MessageRules;
+pub use pending::Pending;
+pub use rules::{Inspection, Protocol};
+pub use verdict::{Judgement, Pass, Refusal, RefusalKind, RuleName, RulePart};
 
-use super::decision::Decision;
+pub(super) use read::{FIELDS, Owner, inspection};
 
-/// What a request's head says, as far as the decision reads it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Head<'a> {
-    /// The method, as sent.
-    pub method: &'a str,
-    /// Path and query, as sent.
-    pub target: &'a str,
-    /// `Content-Type`.
-    pub content_type: Option<&'a str>,
-    /// `Content-Encoding`.
-    pub content_encoding: Option<&'a str>,
-    /// `Accept`.
-    pub accept: Option<&'a str>,
-    /// It asks for a WebSocket, by Upgrade (RFC 6455 §4.1) or extended CONNECT (RFC 8441 §4).
-    pub websocket: bool,
-    /// A body follows.
-    pub body_expected: bool,
-}
-
-impl Decision {
-    /// Whether requests on the connection must be judged: some endpoint that matched has a protocol.
-    #[must_use]
-    pub fn is_inspected(&self) -> bool {
-        false
-    }
-
-    /// May this request pass?
-    #[must_use]
-    pub fn judge(&self, head: &Head<'_>) -> Judgement {
-        let _ = head;
-        Judgement::Pass(Pass { policy: "".into(), rule: None, audited: None, messages: None })
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::message::MessageRules;
+use super::pending::Pending;
+
 /// The answer to a request's head, or to its body.
 #[derive(Debug)]
 pub enum Judgement {
@@ -22,9 +25,9 @@ pub enum Judgement {
 /// A request that passes.
 #[derive(Clone, Debug)]
 pub struct Pass {
-    /// Entry that allows it; empty where the connection is not inspected.
+    /// Entry that allows it.
     pub policy: Arc<str>,
-    /// What in that entry allows it.
+    /// What in that entry allows it; `None` where the connection is not inspected, or only `audit` let it through.
     pub rule: Option<RuleName>,
     /// Why it would have been refused, had the endpoint not said `enforcement: audit`.
     pub audited: Option<Box<Refusal>>,
@@ -48,8 +51,8 @@ pub enum RulePart {
     Access,
     /// One of `rules`.
     Rule(usize),
-    /// One of `deny_rules`.
-    DenyRule(usize),
+    /// `mcp.allow_all_known_mcp_methods`.
+    KnownMethods,
     /// The protocol itself: what needs no rule.
     Protocol,
 }
@@ -60,7 +63,7 @@ impl fmt::Display for RuleName {
         match self.part {
             RulePart::Access => f.write_str(".access"),
             RulePart::Rule(index) => write!(f, ".rules[{index}]"),
-            RulePart::DenyRule(index) => write!(f, ".deny_rules[{index}]"),
+            RulePart::KnownMethods => f.write_str(".mcp.allow_all_known_mcp_methods"),
             RulePart::Protocol => f.write_str(".protocol"),
         }
     }
@@ -104,69 +107,8 @@ pub struct Refusal {
     pub reason: String,
     /// Protocol of the endpoint, as the policy spells it.
     pub protocol: &'static str,
-    /// The rule that would allow it, and where it belongs.
+    /// The rule that would allow it, and where it belongs: `{"place": …, "rule": {"allow": …}}`.
     pub rule_missing: Option<serde_json::Value>,
     /// What the sender can do, most useful first.
     pub next_steps: Vec<String>,
-}
-
-/// A request whose body decides. Owns what it needs, so that it can wait for the body anywhere.
-#[derive(Debug)]
-pub struct Pending {}
-
-impl Pending {
-    /// Judges the whole body.
-    #[must_use]
-    pub fn judge(self, body: &[u8]) -> Judgement {
-        let _ = body;
-        Judgement::Refuse(self.too_large())
-    }
-
-    /// The refusal of a body that is larger than the limit.
-    #[must_use]
-    pub fn too_large(self) -> Refusal {
-        Refusal {
-            kind: RefusalKind::TooLarge,
-            policy: "".into(),
-            rule: String::new(),
-            detail: String::new(),
-            reason: String::new(),
-            protocol: "rest",
-            rule_missing: None,
-            next_steps: Vec::new(),
-        }
-    }
-}
-
-/// What messages a client may send on a WebSocket. `Ok(Some(…))` is a message that only `enforcement: audit` lets
-/// through.
-#[derive(Debug)]
-pub struct MessageRules {}
-
-impl MessageRules {
-    /// Whether every message passes, so that none needs to be read.
-    #[must_use]
-    pub fn pass_everything(&self) -> bool {
-        false
-    }
-
-    /// May this text message pass?
-    ///
-    /// # Errors
-    ///
-    /// Why it may not.
-    pub fn judge_text(&self, message: &str) -> Result<Option<Box<Refusal>>, Box<Refusal>> {
-        let _ = message;
-        Err(Box::new(Pending {}.too_large()))
-    }
-
-    /// May this binary message pass?
-    ///
-    /// # Errors
-    ///
-    /// Why it may not.
-    pub fn judge_binary(&self, message: &[u8]) -> Result<Option<Box<Refusal>>, Box<Refusal>> {
-        let _ = message;
-        Err(Box::new(Pending {}.too_large()))
-    }
 }

@@ -1,0 +1,154 @@
+//! Messages that a client sends on a WebSocket: judged by the rules `WEBSOCKET_TEXT` and `WEBSOCKET_BINARY` for the path
+//! that the socket was opened on, or, where the endpoint's rules speak of GraphQL operations, one by one.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::graphql::{self, Wanted};
+use super::head::allowed;
+use super::json::{self, Folding};
+use super::rules::{BINARY, Inspection, Sense, TEXT};
+use super::selection::{Outcome, Unclear, ask, forbidden, missing, quoted};
+use super::target::Target;
+use super::verdict::{Refusal, RefusalKind};
+
+/// Types of message that open an operation: of graphql-transport-ws, and of its predecessor.
+const OPENING: &[&str] = &["subscribe", "start"];
+
+/// Types of message that ask the origin for no data: of both protocols.
+const CONTROL: &[&str] = &["connection_init", "connection_terminate", "ping", "pong", "complete", "stop"];
+
+/// What messages a client may send on a WebSocket.
+#[derive(Debug)]
+pub struct MessageRules {
+    /// Never empty.
+    endpoints: Vec<Arc<Inspection>>,
+    /// How refusals name the socket: the request that opened it.
+    opened_by: String,
+    graphql: bool,
+    text: Result<(), Box<Refusal>>,
+    binary: Result<(), Box<Refusal>>,
+}
+
+/// Passes; or passes although this refusal holds, under `enforcement: audit`; or is refused.
+type Judged = Result<Option<Box<Refusal>>, Box<Refusal>>;
+
+impl MessageRules {
+    /// For a socket opened on `target`.
+    pub(super) fn of(endpoints: Vec<Arc<Inspection>>, target: &Target<'_>, opened_by: String) -> Self {
+        let graphql = endpoints.iter().any(|endpoint| endpoint.speaks_graphql_messages());
+        let judge = |method: &str| {
+            let outcome = ask(
+                endpoints.iter(),
+                |endpoint| endpoint.deny.requests.find(Sense::Deny, method, target),
+                |endpoint| allowed(endpoint, method, target),
+            );
+            let asked = format!("{method} on {}", target.path);
+            match outcome {
+                Outcome::Allowed(..) => Ok(()),
+                Outcome::Forbidden(by, rule) => Err(Box::new(forbidden(by, rule, &asked))),
+                Outcome::Missing => {
+                    let rule = json!({ "method": method, "path": &*target.path });
+                    endpoints.first().map_or(Ok(()), |lead| Err(Box::new(missing(lead, &asked, Some(rule)))))
+                }
+            }
+        };
+        let (text, binary) = (judge(TEXT), judge(BINARY));
+        Self { endpoints, opened_by, graphql, text, binary }
+    }
+
+    /// Whether every message passes, so that none needs to be read.
+    #[must_use]
+    pub fn pass_everything(&self) -> bool {
+        !self.graphql && self.text.is_ok() && self.binary.is_ok()
+    }
+
+    /// May this text message pass? `Ok(Some(…))` is one that only `enforcement: audit` lets through.
+    ///
+    /// # Errors
+    ///
+    /// Why it may not.
+    pub fn judge_text(&self, message: &str) -> Judged {
+        if self.graphql { self.settle(self.judge_graphql(message)) } else { self.settle(self.text.clone()) }
+    }
+
+    /// May this binary message pass? As [`Self::judge_text`].
+    ///
+    /// # Errors
+    ///
+    /// Why it may not.
+    pub fn judge_binary(&self, message: &[u8]) -> Judged {
+        if !self.graphql {
+            return self.settle(self.binary.clone());
+        }
+        let reason = format!("a binary message of {} bytes; GraphQL over WebSocket is text", message.len());
+        self.settle(self.unclear(reason, "send text messages"))
+    }
+
+    fn settle(&self, judged: Result<(), Box<Refusal>>) -> Judged {
+        let audit = self.endpoints.iter().all(|endpoint| endpoint.audit);
+        match judged {
+            Ok(()) => Ok(None),
+            Err(refusal) if audit && refusal.kind == RefusalKind::Denied => Ok(Some(refusal)),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    fn unclear<T>(&self, reason: impl Into<String>, remedy: &str) -> Result<T, Box<Refusal>> {
+        self.refuse(Unclear::new(reason, remedy))
+    }
+
+    fn refuse<T>(&self, unclear: Unclear) -> Result<T, Box<Refusal>> {
+        let asked = format!("a message on {}", self.opened_by);
+        match self.endpoints.first() {
+            Some(lead) => Err(Box::new(unclear.refuse(lead, &asked))),
+            // Not reached: the endpoints are those that let the socket be opened.
+            None => Err(Box::new(Refusal {
+                kind: unclear.kind,
+                policy: "".into(),
+                rule: asked.clone(),
+                detail: asked,
+                reason: unclear.reason,
+                protocol: "websocket",
+                rule_missing: None,
+                next_steps: vec![unclear.remedy],
+            })),
+        }
+    }
+
+    fn judge_graphql(&self, message: &str) -> Result<(), Box<Refusal>> {
+        let remedy = "speak graphql-transport-ws";
+        let message = match json::parse(message.as_bytes(), Folding::Everywhere) {
+            Ok(Value::Object(message)) => message,
+            Ok(_) => return self.unclear("the message is no JSON object", remedy),
+            Err(error) => return self.unclear(format!("the message is not read: {error}"), remedy),
+        };
+        let kind = message.get("type").and_then(Value::as_str).unwrap_or_default();
+        if CONTROL.contains(&kind) {
+            return Ok(());
+        }
+        if !OPENING.contains(&kind) {
+            let reason = format!("the message's type {:?} is not known", quoted(kind));
+            return self.unclear(reason, remedy);
+        }
+        if message.get("id").and_then(Value::as_str).is_none_or(str::is_empty) {
+            return self.unclear(format!("{kind:?} without an id"), "give the operation an id");
+        }
+        let Some(Value::Object(payload)) = message.get("payload") else {
+            return self.unclear(format!("{kind:?} without an object as payload"), "send the operation as payload");
+        };
+        let called = match Wanted::of_object(payload).and_then(|wanted| wanted.resolve(&self.endpoints)) {
+            Ok(called) => called,
+            Err(unclear) => return self.refuse(unclear),
+        };
+        match graphql::judge(&self.endpoints, &called) {
+            Outcome::Allowed(..) => Ok(()),
+            Outcome::Forbidden(by, rule) => Err(Box::new(forbidden(by, rule, &called.to_string()))),
+            Outcome::Missing => match self.endpoints.first() {
+                Some(lead) => Err(Box::new(missing(lead, &called.to_string(), Some(called.rule())))),
+                None => self.unclear("no endpoint answers for the socket", remedy),
+            },
+        }
+    }
+}
