@@ -9,10 +9,12 @@ git clone -q "$2" copy
 if [ "$1" = push ]; then
     cd copy
     git config user.email tester@example.com
+    # Random bytes; to press them would be most of the time.
+    git config core.compression 0
     git config user.name tester
     head -c "$3" /dev/urandom >"file-$3"
     git add .
     git -c gc.auto=0 commit -qm "$3 bytes"
-    git -c core.compression=0 push -q origin HEAD:main
+    git push -q origin HEAD:main
 fi
 echo "reached $1"

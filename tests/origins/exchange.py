@@ -9,6 +9,7 @@ import json
 import h11
 import h2.config
 import h2.connection
+import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
@@ -171,6 +172,8 @@ class Exchange2(Exchange):
         plain = [(key, value) for key, value in headers if not key.startswith(":")]
         super().__init__(pseudo.get(":method", ""), pseudo.get(":path", ""), plain, conversation.number, place)
         self.arrived = asyncio.Queue()
+        #: Whether the request's end has come.
+        self.received = False
         self.window = asyncio.Event()
 
     async def chunks(self):
@@ -295,6 +298,7 @@ class Conversation2:
             case h2.events.TrailersReceived() if exchange:
                 exchange.trailers = list(event.headers)
             case h2.events.StreamEnded() if exchange:
+                exchange.received = True
                 exchange.arrived.put_nowait(None)
             case h2.events.StreamReset() if exchange:
                 counters["resets"] += 1
@@ -306,6 +310,9 @@ class Conversation2:
     async def attend(self, exchange):
         try:
             await self.handle(exchange)
+            if exchange.ended and not exchange.received:
+                # The rest of the body is not wanted (RFC 9113 §8.1).
+                await exchange.reset(h2.errors.ErrorCodes.NO_ERROR)
         except asyncio.CancelledError:
             counters["cancelled"] += 1
         except (h2.exceptions.ProtocolError, ConnectionError, Gone):
