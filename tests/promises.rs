@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the bench uses the same harness, and other parts of it")]
 mod world;
 
+mod clients;
 mod origins;
 
 mod bounds;
@@ -13,6 +14,7 @@ mod doctor;
 mod events;
 mod executable;
 mod identity;
+mod interception;
 mod lifecycle;
 mod network;
 mod policy;

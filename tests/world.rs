@@ -130,9 +130,16 @@ impl World {
 
     /// A real program in the origin, killed with the world.
     pub fn origin_program(&self, program: impl AsRef<OsStr>, arguments: &[&str]) -> Daemon {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.origin]).arg(program).args(arguments);
+        let mut command = self.origin_command(program);
+        command.args(arguments);
         Daemon::spawn(command)
+    }
+
+    /// The same, for tests that need more of the command.
+    pub fn origin_command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.origin]).arg(program);
+        command
     }
 
     /// A program in the machine's namespace, as root and unconfined: the control of many refusals.
