@@ -10,16 +10,16 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::client::TlsStream;
 
-use super::authorize::Client;
+use super::authorize::{Client, Permit};
 use super::denial::{Kind, Refusal};
 use super::http::{self, Inside, Scope, Session};
 use super::intent::Intent;
 use super::tls::hello::{Hello, Sniff, sniff as sniffed};
 use super::tls::upstream::TlsError;
 use super::tls::{HTTP1, HTTP2};
-use super::tunnel::Permission;
+use super::tunnel::{Permission, Tunnel};
 use super::wire::{Gate, Replay, Transport};
-use super::{Proxy, splice};
+use super::{Proxy, limits, splice};
 use crate::event::{Severity, Stage};
 use crate::policy::host::Host;
 
@@ -58,6 +58,7 @@ impl Interception {
             Ok(Some(spoken)) => spoken,
             // It left before it said anything.
             Ok(None) => return,
+            Err(_) if proxy.learner.is_some() => return learned(proxy, client, ahead, upstream, permission).await,
             Err(refusal) => {
                 let refusal = about(refusal, &permission);
                 proxy.record_refused(Stage::Request, &permission.owner, &refusal, None);
@@ -113,10 +114,34 @@ async fn sniff(client: &mut TcpStream, ahead: &mut Vec<u8>, proxy: &Proxy) -> Re
             }
         }
     };
-    match timeout(proxy.patience.head, reading).await {
+    // Who learns cannot know beforehand which servers speak first.
+    let patience = if proxy.learner.is_some() { limits::LEARN_TIME } else { proxy.patience.head };
+    match timeout(patience, reading).await {
         Ok(outcome) => outcome,
         Err(_) => Err(refuse("says nothing, as with protocols in which the server speaks first")),
     }
+}
+
+/// What is neither TLS nor HTTP passes while a policy is learned, and is written down as such.
+async fn learned(
+    proxy: &Arc<Proxy>,
+    client: TcpStream,
+    ahead: Vec<u8>,
+    upstream: TcpStream,
+    permission: Permission,
+) {
+    if let Some(learner) = &proxy.learner {
+        learner.opaque(&permission.owner, &permission.intent);
+    }
+    let tunnel = Tunnel {
+        proxy: proxy.clone(),
+        client: Arc::new(client),
+        upstream,
+        permission,
+        to_upstream: ahead,
+        to_client: Vec::new(),
+    };
+    tunnel.run().await;
 }
 
 /// TLS on both legs, the origin's first: the client is given what the origin chose.
@@ -245,6 +270,11 @@ fn distrusted(proxy: &Proxy, permission: &Permission, error: &std::io::Error) {
 }
 
 impl Proxy {
+    /// Whether requests inside a tunnel are read.
+    pub(super) fn inspects(&self, permit: &Permit) -> bool {
+        self.learner.is_some() || permit.decision.is_inspected()
+    }
+
     /// TLS with an origin, offering these protocols.
     async fn handshake(
         &self,

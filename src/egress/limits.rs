@@ -186,3 +186,6 @@ pub const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// How long a message may take from its first fragment to its last.
 pub const MESSAGE_TIME: Duration = Duration::from_secs(120);
+
+/// What a client may take to say something while a policy is learned; after that the server is taken to speak first.
+pub const LEARN_TIME: Duration = Duration::from_millis(500);

@@ -118,7 +118,7 @@ async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, peer: SocketAddr) -> Op
                 return None;
             }
             Next::Connect(length) => match connect::serve(proxy, &client, &socket, &mut gate, length).await {
-                connect::Outcome::Open(upstream, permission) if permission.permit.decision.is_inspected() => {
+                connect::Outcome::Open(upstream, permission) if proxy.inspects(&permission.permit) => {
                     let ahead = gate.held().to_vec();
                     drop(gate);
                     let client_stream = Arc::into_inner(socket)?;

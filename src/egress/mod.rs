@@ -13,6 +13,7 @@ mod head;
 mod http;
 mod intent;
 mod intercept;
+pub mod learn;
 pub mod limits;
 mod listener;
 mod resolve;
@@ -63,6 +64,8 @@ pub struct Settings {
     pub authority: Arc<tls::authority::Authority>,
     /// Who is trusted to sign those of origins.
     pub upstream_tls: Arc<tls::upstream::Upstream>,
+    /// Who writes down what passes, which is then everything.
+    pub learner: Option<Arc<learn::Learner>>,
     /// How long silent peers are waited for.
     pub patience: limits::Patience,
 }
@@ -77,6 +80,7 @@ pub struct Proxy {
     host_alias: bool,
     events: Events,
     patience: limits::Patience,
+    learner: Option<Arc<learn::Learner>>,
     authority: Arc<tls::authority::Authority>,
     upstream_tls: Arc<tls::upstream::Upstream>,
     pool: http::Pool,
@@ -95,6 +99,7 @@ impl Proxy {
             host_alias: settings.host_alias,
             events: settings.events,
             patience: settings.patience,
+            learner: settings.learner,
             authority: settings.authority,
             upstream_tls: settings.upstream_tls,
             pool: http::Pool::default(),

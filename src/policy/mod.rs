@@ -13,7 +13,6 @@ mod overlap;
 mod pattern;
 mod problem;
 mod reader;
-pub mod request;
 mod resolve;
 mod schema;
 mod snapshot;

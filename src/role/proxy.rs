@@ -135,6 +135,7 @@ pub fn serve(
         events: events.clone(),
         authority: Arc::new(crate::egress::tls::authority::Authority::generate(None).unwrap_or_else(|_| std::process::abort())),
         upstream_tls: Arc::new(crate::egress::tls::upstream::Upstream::new(&[]).unwrap_or_else(|_| std::process::abort())),
+        learner,
         patience: Patience::default(),
     });
     let (stop, stopped) = watch::channel(false);

@@ -13,6 +13,7 @@ use crate::egress::authorize::{Owner, Permit};
 use crate::egress::denial::{Judged, Kind, Refusal};
 use crate::egress::forward;
 use crate::egress::intent::Intent;
+use crate::egress::learn::Manner;
 use crate::event::redact::redacted;
 use crate::policy::request::{self, Judgement, Pass, RefusalKind};
 
@@ -86,6 +87,12 @@ pub(super) async fn request(
     let (parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let asked = Asked::new(&parts.method, target, &parts.headers, wish.is_websocket(), !body.is_end_stream());
+    if let Some(learner) = &session.proxy.learner {
+        let manner = if wish.is_websocket() { Manner::WebSocket } else { Manner::Plain };
+        learner.request(owner, intent, manner, asked.method.as_str(), &asked.target);
+        let pass = Pass { policy: "learn".into(), rule: None, audited: None, messages: None };
+        return Ok((asked, pass, Request::from_parts(parts, Body::passing(body))));
+    }
     let refused = |refusal| explain(refusal, &asked, intent, owner);
     let (pass, body) = match permit.decision.judge(&asked.head()) {
         Judgement::Pass(pass) => (pass, Body::passing(body)),

@@ -198,7 +198,7 @@ impl Session {
             request.headers_mut().remove(header::SEC_WEBSOCKET_EXTENSIONS);
         }
         // On an inspected endpoint rules know of WebSockets and nothing else; an upgrade may be ignored (RFC 9110 §7.8).
-        let wish = if permit.decision.is_inspected() && !wish.is_websocket() { Wish::Answer } else { wish };
+        let wish = if proxy.inspects(&permit) && !wish.is_websocket() { Wish::Answer } else { wish };
         let client_upgrade = matches!(wish, Wish::Protocol(_)).then(|| hyper::upgrade::on(&mut request));
         let awaited = Awaited::prepare(&self, &mut request);
         // A kept connection may be closed by its origin just as we use it: what is safe to send twice, and still at

@@ -108,6 +108,7 @@ impl Fixture {
             events,
             authority: authority.clone(),
             upstream_tls: Arc::new(Upstream::new(&[root.path().to_owned()]).unwrap()),
+            learner: None,
             patience,
         };
         let (shutdown, ended) = watch::channel(false);
