@@ -231,10 +231,37 @@ pub enum PolicyAction {
         /// Rego that replaces the built-in decision
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         policy_rules: Option<PathBuf>,
+        /// A request on that connection
+        #[command(flatten)]
+        request: Request,
         /// Answer in JSON
         #[arg(long)]
         json: bool,
     },
+}
+
+/// A request that `policy explain` is asked about.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "A request on that connection")]
+pub struct Request {
+    /// Method of an HTTP request, or of the gRPC service given by --service
+    #[arg(long, value_name = "METHOD")]
+    pub method: Option<String>,
+    /// Path of the request, as it is sent
+    #[arg(long, value_name = "PATH")]
+    pub path: Option<String>,
+    /// A part of its query; may be repeated
+    #[arg(long = "query", value_name = "KEY=VALUE")]
+    pub query: Vec<String>,
+    /// Method of a JSON-RPC or MCP call
+    #[arg(long, value_name = "METHOD", conflicts_with_all = ["method", "service"])]
+    pub rpc: Option<String>,
+    /// Tool of an MCP call
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["method", "service"])]
+    pub tool: Option<String>,
+    /// Service of a gRPC call, package first
+    #[arg(long, value_name = "NAME", requires = "method", conflicts_with = "path")]
+    pub service: Option<String>,
 }
 
 /// Tell what this kernel and user can do, then prove the confinement by trying to get out of it.

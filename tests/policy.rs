@@ -18,7 +18,7 @@ network_policies:
     endpoints:
       - {host: \"*\", port: 443}
       - {host: api.example.com, port: 70000}
-      - {host: api.example.com, port: 443, protocol: rest}
+      - {host: api.example.com, port: 443, protocol: sql, access: full}
     binaries: []
 unknown_section: true
 ";
@@ -54,12 +54,12 @@ unknown_section: true
 fn what_is_not_enforced_yet_is_refused_at_load() {
     let world = World::new();
     for field in [
-        "protocol: rest",
-        "path: /v1/**",
-        "access: read-only",
-        "rules: [{allow: {method: GET, path: /}}]",
-        "deny_rules: [{method: GET}]",
-        "enforcement: audit",
+        "protocol: sql",
+        "credential_signing: sigv4",
+        "signing_service: s3",
+        "credential_binding: {provider: x}",
+        "request_body_credential_rewrite: true",
+        "websocket_credential_rewrite: true",
     ] {
         let text = format!(
             "version: 1\nnetwork_policies: {{a: {{endpoints: [{{host: api.example.com, port: 443, {field}}}], binaries: [{{path: \
@@ -74,7 +74,7 @@ fn what_is_not_enforced_yet_is_refused_at_load() {
     // Control: what is enforced is taken.
     let file = world.file(
         "now.yaml",
-        "version: 1\nnetwork_policies: {a: {endpoints: [{host: api.example.com, port: 443, tls: skip, enforcement: enforce}], binaries: [{path: \
+        "version: 1\nnetwork_policies: {a: {endpoints: [{host: api.example.com, port: 443, protocol: rest, access: read-only, enforcement: audit}], binaries: [{path: \
          /usr/bin/curl}]}}\n",
     );
     world.role("policy").arg("check").arg(&file).output().expect(0);
@@ -107,6 +107,43 @@ fn explain_tells_the_entry_or_what_is_missing() {
         assert_eq!(denied["action"], "deny", "{denied}");
         assert!(denied["reason"].as_str().is_some_and(|reason| reason.contains(word)), "{word}: {denied}");
     }
+}
+
+#[test]
+fn explain_tells_what_becomes_of_a_request() {
+    let world = World::new();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/policies/examples/agent-api.yaml");
+    let explain = |host: &str, binary: &str, request: &[&str], code: i32| -> Value {
+        let outcome = world
+            .role("policy")
+            .args(["explain", file, "--host", host, "--port", "443", "--binary", binary, "--json"])
+            .args(request)
+            .output()
+            .expect(code);
+        serde_json::from_str(&outcome.stdout).expect("JSON")
+    };
+    let (git, agent) = ("/usr/bin/git", "/usr/bin/python3.11");
+    let refs = ["--path", "/octo/cat.git/info/refs", "--query"];
+    for (host, binary, request, code) in [
+        ("github.com", git, &[&refs[..], &["service=git-upload-pack"]].concat()[..], 0),
+        ("github.com", git, &[&refs[..], &["service=git-receive-pack"]].concat(), 1),
+        ("github.com", git, &["--method", "POST", "--path", "/octo/cat.git/git-upload-pack"], 0),
+        ("github.com", git, &["--method", "POST", "--path", "/octo/cat.git/git-receive-pack"], 1),
+        ("api.example.com", agent, &["--path", "/v1/items"], 0),
+        ("api.example.com", agent, &["--method", "POST", "--path", "/v1/items"], 1),
+        ("grpc.example.com", agent, &["--service", "inventory.v1.Inventory", "--method", "GetItem"], 0),
+        ("grpc.example.com", agent, &["--service", "inventory.v1.Inventory", "--method", "DeleteItem"], 1),
+        ("mcp.example.com", agent, &["--path", "/mcp", "--tool", "search"], 0),
+        ("mcp.example.com", agent, &["--path", "/mcp", "--tool", "delete"], 1),
+        ("mcp.example.com", agent, &["--path", "/mcp", "--rpc", "initialize"], 0),
+    ] {
+        let answer = explain(host, binary, request, code);
+        assert_eq!(answer["action"], "allow", "{answer}");
+        assert_eq!(answer["request"]["action"], if code == 0 { "allow" } else { "deny" }, "{request:?}: {answer}");
+    }
+    let denied = explain("api.example.com", agent, &["--method", "POST", "--path", "/v1/items"], 1);
+    let rule = &denied["request"]["rule_missing"]["rule"]["allow"];
+    assert_eq!((&rule["method"], &rule["path"]), (&"POST".into(), &"/v1/items".into()), "{denied}");
 }
 
 #[test]

@@ -135,6 +135,10 @@ impl std::fmt::Display for Endpoint {
             Some(host) => write!(f, "{host}")?,
             None => write!(f, "addresses in {}", list(self.allowed_ips.iter().map(ToString::to_string).collect()))?,
         }
-        write!(f, ":{}", list(self.ports.iter().map(ToString::to_string).collect()))
+        write!(f, ":{}", list(self.ports.iter().map(ToString::to_string).collect()))?;
+        match &self.inspection {
+            Some(inspection) => write!(f, " ({inspection})"),
+            None => Ok(()),
+        }
     }
 }

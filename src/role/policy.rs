@@ -1,5 +1,7 @@
 //! `policy check` and `policy explain`: a policy seen by the person who writes it.
 
+mod request;
+
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,11 +10,13 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::attribution::{Executable, Program};
-use crate::cli;
+use crate::cli::{self, Request};
 use crate::contract::exit;
 use crate::policy::decision::{Decision, Question};
 use crate::policy::host::Host;
-use crate::policy::{Policy, PolicySource, Sources, Store};
+use crate::policy::{NetworkPolicy, Policy, PolicySource, Sources, Store};
+
+use request::Answer;
 
 /// Everything is as it should be.
 const SUCCESS: u8 = 0;
@@ -28,8 +32,8 @@ pub fn run(arguments: cli::Policy) -> u8 {
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     match arguments.action {
         cli::PolicyAction::Check { file } => check(&file, &mut out, &mut err),
-        cli::PolicyAction::Explain { file, host, port, binary, ancestors, policy_rules, json } => explain(
-            &Explain { file, rules: policy_rules, wasm: None, host, port, binary, ancestors, json },
+        cli::PolicyAction::Explain { file, host, port, binary, ancestors, policy_rules, request, json } => explain(
+            &Explain { file, rules: policy_rules, wasm: None, host, port, binary, ancestors, request, json },
             &mut out,
             &mut err,
         ),
@@ -53,6 +57,8 @@ pub struct Explain {
     pub binary: Option<String>,
     /// What started it, nearest first.
     pub ancestors: Vec<String>,
+    /// A request on the connection, if one is asked about.
+    pub request: Request,
     /// Answer in JSON.
     pub json: bool,
 }
@@ -67,10 +73,25 @@ pub fn check(file: &Path, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
                 1 => format!("1 entry, {endpoints} endpoint(s)"),
                 entries => format!("{entries} entries, {endpoints} endpoint(s)"),
             };
-            finish(writeln!(out, "{}: valid: {summary}", file.display()), SUCCESS)
+            let warned = policy
+                .network
+                .iter()
+                .filter_map(|entry| idle(entry))
+                .try_for_each(|warning| writeln!(err, "{}: warning: {warning}", file.display()));
+            finish(warned.and_then(|()| writeln!(out, "{}: valid: {summary}", file.display())), SUCCESS)
         }
         Err(error) => finish(writeln!(err, "{error}"), FAILURE),
     }
+}
+
+/// Why an entry allows nothing, if it does not: valid, and hardly what was meant.
+fn idle(entry: &NetworkPolicy) -> Option<String> {
+    let (lacks, remedy) = match (entry.endpoints.is_empty(), entry.binaries.is_empty()) {
+        (true, _) => ("lists no endpoints", "list the hosts that are meant, or remove the entry"),
+        (_, true) => ("lists no binaries", "list the programs that are meant; it holds in relaxed mode alone"),
+        _ => return None,
+    };
+    Some(format!("network_policies.{} allows nothing: it {lacks}; {remedy}", entry.key))
 }
 
 /// Says what the policy decides and why, or what it lacks: 0 allowed, 1 refused or invalid, 2 a question that is none.
@@ -93,8 +114,14 @@ pub fn explain(args: &Explain, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     });
     let question = Question { host: &host, port: args.port, program: program.as_ref() };
     let decision = store.current().evaluate(question);
-    let written = if args.json { in_json(question, &decision, out) } else { in_words(question, &decision, out) };
-    finish(written, if decision.allows() { SUCCESS } else { FAILURE })
+    let answer = (decision.allows() && args.request.is_given()).then(|| args.request.ask(&decision));
+    let answer = answer.as_ref();
+    let written = match args.json {
+        true => in_json(question, &decision, answer, out),
+        false => in_words(question, &decision, answer, out),
+    };
+    let passes = decision.allows() && answer.is_none_or(Answer::passes);
+    finish(written, if passes { SUCCESS } else { FAILURE })
 }
 
 /// An exit code that admits when nobody could be told.
@@ -126,7 +153,12 @@ fn digest(path: &Path) -> io::Result<[u8; 32]> {
     }
 }
 
-fn in_words(question: Question<'_>, decision: &Decision, out: &mut dyn Write) -> io::Result<()> {
+fn in_words(
+    question: Question<'_>,
+    decision: &Decision,
+    answer: Option<&Answer>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let verdict = if decision.allows() { "allowed" } else { "denied" };
     writeln!(out, "{verdict}: {}", decision.reason)?;
     if let Some(program) = question.program {
@@ -141,10 +173,21 @@ fn in_words(question: Question<'_>, decision: &Decision, out: &mut dyn Write) ->
     for step in &decision.next_steps {
         writeln!(out, "next step: {step}")?;
     }
-    Ok(())
+    match answer {
+        Some(answer) => answer.in_words().iter().try_for_each(|line| writeln!(out, "{line}")),
+        None if decision.allows() && decision.is_inspected() => {
+            writeln!(out, "requests are judged one by one: ask with --method and --path, --rpc, --tool or --service")
+        }
+        None => Ok(()),
+    }
 }
 
-fn in_json(question: Question<'_>, decision: &Decision, out: &mut dyn Write) -> io::Result<()> {
+fn in_json(
+    question: Question<'_>,
+    decision: &Decision,
+    answer: Option<&Answer>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let endpoints: Vec<_> = decision
         .endpoints
         .iter()
@@ -160,6 +203,8 @@ fn in_json(question: Question<'_>, decision: &Decision, out: &mut dyn Write) -> 
         "policy": decision.policy,
         "endpoints": endpoints,
         "next_steps": decision.next_steps,
+        "inspected": decision.is_inspected(),
+        "request": answer.map(Answer::in_json),
     });
     writeln!(out, "{answer:#}")
 }
@@ -183,6 +228,17 @@ network_policies:
     }
 
     fn asked(text: &str, host: &str, port: u16, binary: Option<&str>, json: bool) -> (u8, String, String) {
+        asked_about(text, host, port, binary, Request::default(), json)
+    }
+
+    fn asked_about(
+        text: &str,
+        host: &str,
+        port: u16,
+        binary: Option<&str>,
+        request: Request,
+        json: bool,
+    ) -> (u8, String, String) {
         let file = file(text);
         let args = Explain {
             file: file.path().to_owned(),
@@ -192,6 +248,7 @@ network_policies:
             port,
             binary: binary.map(str::to_owned),
             ancestors: vec!["/nonexistent/bash".to_owned()],
+            request,
             json,
         };
         let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -242,6 +299,110 @@ network_policies:
         assert_eq!(answer["binary"], "/nonexistent/curl");
         assert_eq!(answer["policy"], serde_json::Value::Null);
         assert!(answer["next_steps"][0].as_str().unwrap().contains("host: example.org, port: 443"));
+    }
+
+    #[test]
+    fn check_warns_about_entries_that_allow_nothing() {
+        let idle = file(
+            "version: 1\nnetwork_policies:\n  a: {endpoints: [{host: api.example.com, port: 443}]}\n  b: {binaries: [{path: /x}]}\n",
+        );
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        assert_eq!(check(idle.path(), &mut out, &mut err), SUCCESS);
+        let err = String::from_utf8(err).unwrap();
+        assert!(err.contains("warning: network_policies.a allows nothing: it lists no binaries"), "{err}");
+        assert!(err.contains("warning: network_policies.b allows nothing: it lists no endpoints"), "{err}");
+        let (good, mut err) = (file(POLICY), Vec::new());
+        assert_eq!(check(good.path(), &mut out, &mut err), SUCCESS);
+        assert!(err.is_empty());
+    }
+
+    const REQUESTS: &str = "
+version: 1
+network_policies:
+  api:
+    endpoints:
+      - {host: api.example.com, port: 443, path: /v1/**, protocol: rest, access: read-only}
+      - {host: api.example.com, port: 443, path: /mcp, protocol: mcp, rules: [{allow: {tool: search}}]}
+      - host: rpc.example.com
+        port: 443
+        protocol: grpc
+        rules: [{allow: {service: pkg.Reader, method: 'Get*'}}]
+      - {host: try.example.com, port: 443, protocol: rest, enforcement: audit, access: read-only}
+      - {host: tunnel.example.com, port: 443}
+";
+
+    #[test]
+    fn explain_judges_a_request() {
+        let text = |text: &str| Some(text.to_owned());
+        for (host, request, code, expected) in [
+            ("api", Request { path: text("/v1/x"), ..Request::default() }, SUCCESS, "api.endpoints[0].access"),
+            (
+                "api",
+                Request { method: text("POST"), path: text("/v1/x"), ..Request::default() },
+                FAILURE,
+                "request denied (403): access: read-only of network_policies.api.endpoints[0] does not allow POST /v1/x",
+            ),
+            (
+                "api",
+                Request { path: text("/v1//x"), ..Request::default() },
+                FAILURE,
+                "request denied (400): it holds an empty segment",
+            ),
+            (
+                "api",
+                Request { path: text("/mcp"), tool: text("search"), ..Request::default() },
+                SUCCESS,
+                "api.endpoints[1].rules[0]",
+            ),
+            (
+                "api",
+                Request { path: text("/mcp"), tool: text("delete"), ..Request::default() },
+                FAILURE,
+                "next step: add under network_policies.api.endpoints[1].rules: - {allow: {tool: delete}}",
+            ),
+            (
+                "api",
+                Request { path: text("/mcp"), method: text("POST"), ..Request::default() },
+                FAILURE,
+                "request undecided: its body decides",
+            ),
+            (
+                "rpc",
+                Request { service: text("pkg.Reader"), method: text("GetIt"), ..Request::default() },
+                SUCCESS,
+                "api.endpoints[2].rules[0]",
+            ),
+            (
+                "rpc",
+                Request { service: text("pkg.Reader"), method: text("SetIt"), ..Request::default() },
+                FAILURE,
+                "- {allow: {service: pkg.Reader, method: SetIt}}",
+            ),
+            (
+                "try",
+                Request { method: text("DELETE"), query: vec!["a=b c".into()], ..Request::default() },
+                SUCCESS,
+                "request: DELETE /?a=b%20c\nrequest allowed by enforcement: audit, else denied: ",
+            ),
+            (
+                "tunnel",
+                Request { method: text("DELETE"), ..Request::default() },
+                SUCCESS,
+                "request allowed: no endpoint reads requests",
+            ),
+            ("api", Request::default(), SUCCESS, "requests are judged one by one"),
+        ] {
+            let host = format!("{host}.example.com");
+            let (was, out, err) = asked_about(REQUESTS, &host, 443, None, request.clone(), false);
+            assert_eq!(was, code, "{request:?} {out} {err}");
+            assert!(out.contains(expected), "{request:?} {out}");
+        }
+        let request = Request { method: text("PUT"), path: text("/v1/x"), ..Request::default() };
+        let (_, out, _) = asked_about(REQUESTS, "api.example.com", 443, None, request, true);
+        let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&answer["action"], &answer["inspected"]), (&"allow".into(), &true.into()));
+        assert_eq!(answer["request"]["action"], "deny");
+        assert_eq!(answer["request"]["rule_missing"]["rule"]["allow"], json!({"method": "PUT", "path": "/v1/x"}));
     }
 
     #[test]

@@ -190,7 +190,7 @@ fn endpoint_rules() {
         ("host: a.example.com, ports: [443, x]", "network_policies.k.endpoints[0].ports[1]: expected a number"),
         ("host: a.example.com, port: 443, tls: terminate", "deprecated and means auto"),
         ("host: a.example.com, port: 443, tls: none", "expected auto or skip"),
-        ("host: a.example.com, port: 443, enforcement: audit", "'audit' is not enforced by this build yet"),
+        ("host: a.example.com, port: 443, enforcement: audit", "'audit' needs 'protocol'"),
         ("host: a.example.com, port: 443, enforcement: warn", "expected enforce or audit"),
         ("host: a.example.com, port: 443, hots: x", "unknown key; did you mean \"host\"?"),
         ("allowed_ips: [], port: 443", "0 ranges; expected 1 to 256"),
@@ -202,16 +202,12 @@ fn endpoint_rules() {
 #[test]
 fn what_is_not_enforced_is_refused_by_name() {
     for field in [
-        "protocol: rest",
-        "protocol: tcp",
-        "path: /v1/**",
-        "access: read-only",
-        "rules: [{allow: {method: GET}}]",
-        "deny_rules: []",
-        "allow_encoded_slash: true",
+        "allow_uninspected_credentials: true",
+        "credential_binding: {provider: x}",
         "credential_signing: sigv4",
-        "mcp: {}",
-        "json_rpc: {}",
+        "request_body_credential_rewrite: true",
+        "signing_region: x",
+        "signing_service: x",
         "websocket_credential_rewrite: true",
     ] {
         let key = field.split(':').next().unwrap();

@@ -1,0 +1,170 @@
+//! `policy explain` about a request: what stage two makes of it.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::cli::Request;
+use crate::policy::decision::Decision;
+use crate::policy::request::{Head, Judgement, Refusal};
+
+/// What became of it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// The request, in one line.
+    pub(super) asked: String,
+    pub(super) verdict: Verdict,
+}
+
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// It passes, by this part of this entry.
+    Allowed(String),
+    /// It passes, and is told.
+    Audited(Refusal),
+    Denied(Refusal),
+    /// Its body decides, which the command line cannot give.
+    Body,
+}
+
+impl Request {
+    /// Whether the command line describes any.
+    pub(super) fn is_given(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Asks about it.
+    pub(super) fn ask(&self, decision: &Decision) -> Answer {
+        let target = self.target();
+        let call = self.call();
+        let method = match (&self.service, &call, &self.method) {
+            (Some(_), _, _) | (_, Some(_), _) => "POST",
+            (_, _, Some(method)) => method,
+            _ => "GET",
+        };
+        let content_type = match (&self.service, &call) {
+            (Some(_), _) => Some("application/grpc"),
+            (_, Some(_)) => Some("application/json"),
+            _ => None,
+        };
+        // A POST of which nothing else is known is asked about as JSON, so that its body is what is missing.
+        let content_type = content_type.or((method == "POST").then_some("application/json"));
+        let head = Head { method, target: &target, content_type, ..Head::default() };
+        let judgement = match (decision.judge(&head), &call) {
+            (Judgement::Body { then, .. }, Some(call)) => then.judge(call.to_string().as_bytes()),
+            (judgement, _) => judgement,
+        };
+        let asked = match &call {
+            Some(call) => format!("{method} {target} {call}"),
+            None => format!("{method} {target}"),
+        };
+        let verdict = match judgement {
+            Judgement::Pass(pass) => match (pass.audited, pass.rule) {
+                (Some(refusal), _) => Verdict::Audited(*refusal),
+                (None, Some(rule)) => Verdict::Allowed(format!("network_policies.{}.{rule}", pass.policy)),
+                (None, None) => Verdict::Allowed("no endpoint reads requests".to_owned()),
+            },
+            Judgement::Body { .. } => Verdict::Body,
+            Judgement::Refuse(refusal) => Verdict::Denied(refusal),
+        };
+        Answer { asked, verdict }
+    }
+
+    fn target(&self) -> String {
+        let mut target = match &self.service {
+            Some(service) => format!("/{service}/{}", self.method.as_deref().unwrap_or_default()),
+            None => self.path.clone().unwrap_or_else(|| "/".to_owned()),
+        };
+        for pair in &self.query {
+            target.push(if target.contains('?') { '&' } else { '?' });
+            match pair.split_once('=') {
+                Some((key, value)) => {
+                    escape(&mut target, key);
+                    target.push('=');
+                    escape(&mut target, value);
+                }
+                None => escape(&mut target, pair),
+            }
+        }
+        target
+    }
+
+    /// The body of a call.
+    fn call(&self) -> Option<Value> {
+        let method = match (&self.rpc, &self.tool) {
+            (None, None) => return None,
+            (Some(method), _) => method,
+            (None, Some(_)) => "tools/call",
+        };
+        let mut call = json!({ "jsonrpc": "2.0", "id": 1, "method": method });
+        if let Some(tool) = &self.tool {
+            call["params"] = json!({ "name": tool });
+        }
+        Some(call)
+    }
+}
+
+/// Escapes what does not stand for itself in a query (RFC 3986 §2.3).
+fn escape(out: &mut String, text: &str) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+}
+
+impl Answer {
+    /// Whether the request would pass.
+    pub(super) fn passes(&self) -> bool {
+        matches!(self.verdict, Verdict::Allowed(_) | Verdict::Audited(_))
+    }
+
+    /// Lines for a reader.
+    pub(super) fn in_words(&self) -> Vec<String> {
+        let mut lines = vec![format!("request: {}", self.asked)];
+        let refusal = match &self.verdict {
+            Verdict::Allowed(by) => {
+                lines.push(format!("request allowed: {by}"));
+                return lines;
+            }
+            Verdict::Body => {
+                lines.push("request undecided: its body decides; give --rpc or --tool for a call".to_owned());
+                return lines;
+            }
+            Verdict::Audited(refusal) => {
+                lines.push(format!("request allowed by enforcement: audit, else denied: {}", refusal.reason));
+                refusal
+            }
+            Verdict::Denied(refusal) => {
+                lines.push(format!("request denied ({}): {}", refusal.kind.status(), refusal.reason));
+                refusal
+            }
+        };
+        lines.extend(refusal.next_steps.iter().map(|step| format!("next step: {step}")));
+        lines
+    }
+
+    /// The same for a program.
+    pub(super) fn in_json(&self) -> Value {
+        let refused = |action: &str, refusal: &Refusal| {
+            json!({
+                "request": self.asked,
+                "action": action,
+                "status": refusal.kind.status(),
+                "policy": *refusal.policy,
+                "rule": refusal.rule,
+                "reason": refusal.reason,
+                "rule_missing": refusal.rule_missing,
+                "next_steps": refusal.next_steps,
+            })
+        };
+        match &self.verdict {
+            Verdict::Allowed(by) => json!({ "request": self.asked, "action": "allow", "by": by }),
+            Verdict::Body => json!({ "request": self.asked, "action": "undecided", "reason": "its body decides" }),
+            Verdict::Audited(refusal) => refused("audit", refusal),
+            Verdict::Denied(refusal) => refused("deny", refusal),
+        }
+    }
+}
