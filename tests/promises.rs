@@ -20,4 +20,5 @@ mod programs;
 mod reload;
 mod run;
 mod specification;
+mod trust;
 mod wire;
