@@ -88,6 +88,9 @@ pub struct Sandbox {
     /// Time between TERM and KILL when the workload is to end
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     pub grace: f64,
+    /// How TLS is terminated where the policy inspects it
+    #[command(flatten)]
+    pub tls: TlsOptions,
     /// System calls that the workload may make
     #[arg(long, value_enum, value_name = "PROFILE", default_value_t = SeccompProfile::Baseline)]
     pub seccomp: SeccompProfile,
@@ -131,6 +134,27 @@ impl PolicyOptions {
         return self.policy_wasm.clone();
         #[cfg(not(feature = "wasm-policy"))]
         None
+    }
+}
+
+/// How TLS is terminated.
+#[derive(Args, Debug)]
+pub struct TlsOptions {
+    /// CA that signs for inspected hosts, in PEM, with the chain above it; without one the sandbox makes its own
+    #[arg(long, value_name = "FILE", requires = "ca_key", value_hint = ValueHint::FilePath)]
+    pub ca_cert: Option<PathBuf>,
+    /// Private key of --ca-cert, in PKCS #8; the workload must not be able to read it
+    #[arg(long, value_name = "FILE", requires = "ca_cert", value_hint = ValueHint::FilePath)]
+    pub ca_key: Option<PathBuf>,
+    /// Trust these certificates, in PEM, for destinations, besides the system's; the workload does too; may be repeated
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub upstream_ca: Vec<PathBuf>,
+}
+
+impl TlsOptions {
+    /// The files that decide who is believed, which the workload must not be able to write.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.ca_cert.iter().chain(&self.ca_key).chain(&self.upstream_ca)
     }
 }
 

@@ -22,6 +22,10 @@ pub const IMAGE_POLICY_PATH: &str = "/etc/openshell/policy.yaml";
 /// Directory where an unset or root working directory sends the workload.
 pub const SANDBOX_HOME: &str = "/sandbox";
 
+/// Where the workload finds whom it is to trust, in its own view of the file system. Nothing of the image's is there:
+/// the supervisor's places are reserved.
+pub const TRUST_DIRECTORY: &str = "/run/openshell/tls";
+
 /// Environment variables that roles read. Identity and endpoints only: what draws a boundary comes from argv, because
 /// an image can bake environment but cannot change the argv a driver sets.
 pub mod env {

@@ -22,4 +22,5 @@ mod programs;
 mod reload;
 mod run;
 mod specification;
+mod trust;
 mod wire;

@@ -12,6 +12,7 @@ mod object;
 mod obstacle;
 pub mod outside;
 pub mod probe;
+mod provided;
 mod user;
 
 use std::io;
@@ -45,9 +46,33 @@ pub struct Isolation {
     /// Paths to cover with something empty, besides what is always covered: what [`outside::named_places`] finds, and
     /// the operator's own.
     pub hide: Vec<PathBuf>,
+    /// Files to show the workload in a place that is covered.
+    pub provided: Option<Provided>,
     /// What the policy grants, all of it: of the directories in `/`, but for `/dev` and `/proc`, nothing else stays in
     /// sight. A path that is always covered stays so, also where it is named here; those below it show.
     pub keep: Vec<PathBuf>,
+}
+
+/// Files that are in the workload's view alone. They lie in memory, on a file system that is read-only for everybody,
+/// so that neither the workload, even with the supervisor's own user id, nor another sandbox can change them, and go
+/// with the view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provided {
+    /// Where: below a directory of `/` that is there and that the policy does not grant whole, such as `/run`.
+    pub directory: PathBuf,
+    /// Which.
+    pub files: Vec<ProvidedFile>,
+}
+
+/// One of [`Provided`], readable by all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProvidedFile {
+    /// Its name in the directory.
+    pub name: String,
+    /// What is in it.
+    pub text: String,
+    /// Files in whose place it stands as well, each where it is there and not hidden.
+    pub in_place_of: Vec<PathBuf>,
 }
 
 /// Descriptors that were opened inside and work from outside.

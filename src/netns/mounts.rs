@@ -23,7 +23,7 @@ use nix::sys::stat::{Mode, SFlag};
 
 use super::keep::Keeps;
 use super::object::{Links, Object, bind, make_directory, make_file};
-use super::{Error, Isolation, failed, fresh, outside};
+use super::{Error, Isolation, failed, fresh, outside, provided};
 
 /// Places where the tmpfs may stand while covers are made from it: directories that every image has, of which one
 /// that holds nothing to hide is taken.
@@ -32,8 +32,11 @@ const STAGES: [&str; 7] = ["/usr", "/sys", "/dev", "/lib", "/opt", "/srv", "/mnt
 /// A system has some twenty. Each is a mount, and a namespace may hold 100,000 (`fs.mount-max`).
 const ROOT_LIMIT: usize = 1024;
 
-/// The tmpfs holds names and no content: a few pages, and as many names as could be kept below hidden directories.
-const TMPFS: &str = "mode=0755,size=256k,nr_inodes=4096";
+/// Kilobytes of the tmpfs, which holds names and no content but what is provided: a few pages.
+const TMPFS_SIZE: usize = 256;
+
+/// As many names as could be kept below hidden directories.
+const TMPFS_NAMES: usize = 4096;
 
 /// Makes the caller's mount namespace private and covers what must not be seen; see the module.
 ///
@@ -69,7 +72,9 @@ pub(super) fn hide_with(
     }
     let fresh = fresh::replace(isolation, &mut keeps, mount_terminals)?;
     let refused = fresh.refused.iter().map(|(path, _)| path);
-    let mut cover = Cover::stage(real.iter().map(|(_, path)| path).chain(refused).map(PathBuf::as_path))?;
+    let hidden = real.iter().map(|(_, path)| path).chain(refused).map(PathBuf::as_path);
+    let provided = isolation.provided.as_ref().map(provided::Place::of).transpose()?;
+    let mut cover = Cover::stage(hidden, provided)?;
     cover.devices.extend(fresh.devices);
     let mut notes = Vec::new();
     if keeps.name(Path::new("/")) {
@@ -90,6 +95,9 @@ pub(super) fn hide_with(
             cover.over(&object, &keeps, &mut notes)?;
         }
     }
+    if let Some(provided) = &cover.provided {
+        provided.stand_in()?;
+    }
     cover.finish()?;
     Ok(notes)
 }
@@ -103,7 +111,7 @@ pub(super) fn make_private() -> Result<(), Error> {
 /// Whether something can be covered in the caller's mount namespace, a new one.
 pub(super) fn try_cover() -> Result<(), Error> {
     make_private()?;
-    Cover::stage(std::iter::empty())?.finish()
+    Cover::stage(std::iter::empty(), None)?.finish()
 }
 
 /// Mounts a fresh procfs over `/proc`, which shows the caller's PID namespace alone, and opens it. To be called by the
@@ -209,8 +217,10 @@ fn ungranted(keeps: &Keeps) -> Result<Vec<Target>, Error> {
 }
 
 /// The tmpfs that covers are made from.
-struct Cover {
+struct Cover<'i> {
     stage: PathBuf,
+    /// Files to be found below what is covered.
+    provided: Option<provided::Place<'i>>,
     /// Numbers of the tmpfs, first, and of other file systems that have nothing of the machine's: what lies on them
     /// is as good as covered.
     devices: Vec<u64>,
@@ -220,9 +230,12 @@ struct Cover {
     made: usize,
 }
 
-impl Cover {
+impl<'i> Cover<'i> {
     /// Mounts it where nothing of `hidden` is.
-    fn stage<'p>(hidden: impl Iterator<Item = &'p Path> + Clone) -> Result<Self, Error> {
+    fn stage<'p>(
+        hidden: impl Iterator<Item = &'p Path> + Clone,
+        provided: Option<provided::Place<'i>>,
+    ) -> Result<Self, Error> {
         let free = |stage: &str| {
             Object::open(Path::new(stage), Links::Refused)
                 .ok()
@@ -232,14 +245,16 @@ impl Cover {
         };
         let place = STAGES.into_iter().find_map(free).ok_or_else(|| Error::NoStage(STAGES.join(", ")))?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        mount(Some("tmpfs"), &place.by_fd(), Some("tmpfs"), flags, Some(TMPFS))
+        let size = TMPFS_SIZE + provided.as_ref().map_or(0, provided::Place::kilobytes);
+        let options = format!("mode=0755,size={size}k,nr_inodes={TMPFS_NAMES}");
+        mount(Some("tmpfs"), &place.by_fd(), Some("tmpfs"), flags, Some(options.as_str()))
             .map_err(failed(&place.path, "mount(tmpfs)"))?;
         let stage = place.path;
         make_directory(&stage.join("directory"), 0o555)?;
         make_file(&stage.join("file"), 0o000)?;
         let (directory, file) = (Object::open_made(&stage.join("directory"))?, Object::open_made(&stage.join("file"))?);
         let devices = vec![directory.device()];
-        Ok(Self { stage, devices, directory, file, made: 0 })
+        Ok(Self { stage, provided, devices, directory, file, made: 0 })
     }
 
     /// Covers `object`, and lets the kept paths below it show through.
@@ -262,7 +277,8 @@ impl Cover {
                 object.path.display()
             ));
         }
-        if !keeps.any_in(&object.path) {
+        let provided = self.provided.as_ref().filter(|provided| provided.is_in(&object.path));
+        if !keeps.any_in(&object.path) && provided.is_none() {
             return bind(&self.directory, object, MsFlags::empty());
         }
         // A tree that has nothing but what leads to the kept paths.
@@ -270,6 +286,9 @@ impl Cover {
         self.made += 1;
         make_directory(&tree, 0o755)?;
         keeps.lay_out(&object.path, &tree)?;
+        if let Some(provided) = provided {
+            provided.lay_out(&object.path, &tree)?;
+        }
         let root = Object::open_made(&tree)?;
         bind(&root, object, MsFlags::empty())?;
         keeps.show_in(&object.path, root.device())

@@ -29,6 +29,7 @@ fn isolation() -> Isolation {
         private_tmp: false,
         proxy_port: PORT,
         hide: vec![],
+        provided: None,
         keep: keep(&[]),
     }
 }

@@ -21,6 +21,7 @@ mod yaml;
 
 pub mod decision;
 pub mod host;
+pub mod readable;
 pub mod reload;
 pub mod request;
 pub mod writable;

@@ -16,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::resolve::steps;
+pub(super) use acl::allows;
 use mounts::{Mounts, Ways};
 
 /// Links followed before a path counts as a loop: the kernel's own limit (path_resolution(7)).
@@ -79,21 +80,21 @@ pub fn refuse_writable(paths: &[&Path], who: &WorkloadWrites) -> Result<(), Writ
 
 /// What Landlock opens for writing. Its rules sit on the inodes that the paths led to when it was set up
 /// (landlock_add_rule(2)), so a bind mount of a granted directory is granted as well.
-struct Opened {
+pub(super) struct Opened {
     paths: HashSet<PathBuf>,
     /// `st_dev` and `st_ino`.
     inodes: HashSet<(u64, u64)>,
 }
 
 impl Opened {
-    fn of(granted: &[PathBuf]) -> Self {
+    pub(super) fn of(granted: &[PathBuf]) -> Self {
         let resolved = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let inode = |path: &PathBuf| std::fs::metadata(path).ok().map(|of| (of.dev(), of.ino()));
         Self { paths: granted.iter().map(resolved).collect(), inodes: granted.iter().filter_map(inode).collect() }
     }
 
     /// Whether `way`, or a directory on it, is granted: Landlock walks up from what is opened, through mount points.
-    fn covers(&self, way: &Path) -> bool {
+    pub(super) fn covers(&self, way: &Path) -> bool {
         way.ancestors().any(|above| {
             self.paths.contains(above)
                 || match std::fs::symlink_metadata(above) {

@@ -11,8 +11,9 @@ use tokio::sync::watch;
 
 use super::sandbox::Failure;
 use crate::attribution::{AttributionConfig, Attributor, Processes};
-use crate::cli::{BinaryIdentity, OnInvalidPolicy, PolicyOptions};
+use crate::cli::{BinaryIdentity, OnInvalidPolicy, PolicyOptions, TlsOptions};
 use crate::egress::limits::Patience;
+use crate::egress::tls::{Termination, authority::Authority, upstream::Upstream};
 use crate::egress::{Proxy, Resolver, Settings};
 use crate::event::{Events, Severity};
 use crate::policy::{OnInvalid, Policy, PolicySource, Sources, Store};
@@ -115,6 +116,20 @@ pub fn sandbox_processes(own_proc: Option<OwnedFd>, init: u32) -> std::io::Resul
 /// The machine's /proc.
 pub fn open_proc() -> std::io::Result<OwnedFd> {
     std::fs::File::open("/proc").map(Into::into)
+}
+
+/// The sandbox's CA, the operator's or one of its own, and whom origins are verified by. A generated CA takes a fifth of a
+/// millisecond, so it is always there: a policy that inspects nothing may be replaced by one that does, and the
+/// workload's trust is set once, at its start.
+pub fn termination(options: &TlsOptions, sandbox: Option<&str>) -> Result<Termination, Failure> {
+    let authority = match (&options.ca_cert, &options.ca_key) {
+        (Some(certificate), Some(key)) => Authority::load(certificate, key),
+        _ => Authority::generate(sandbox),
+    };
+    let authority = authority.map_err(|error| Failure::setup(format!("the sandbox's CA: {error}")))?;
+    let upstream =
+        Upstream::new(&options.upstream_ca).map_err(|error| Failure::setup(format!("--upstream-ca {error}")))?;
+    Ok(Termination { authority, upstream })
 }
 
 /// Serves the proxy on `listeners` until the returned sender is dropped.

@@ -14,14 +14,17 @@ use crate::cli;
 use crate::confine::identity::{self, Identity};
 use crate::confine::landlock::{self, Grants};
 use crate::confine::limits::Limits;
-use crate::contract::{PROXY_PORT, PROXY_URL, env, exit};
+use crate::contract::{PROXY_PORT, PROXY_URL, TRUST_DIRECTORY, env, exit};
+use crate::egress::tls::{Termination, roots};
 use crate::event::{
     Actor, Event, Events, EventsConfig, ProcessActivity, ProcessStep, SandboxIdentity, Severity, admin,
 };
 use crate::fence::bypass;
+use crate::netns::Provided;
 use crate::policy::{self, Policy, Store};
 use crate::workload::command::Command;
 use crate::workload::environment::{Environment, Inherit, UserVariable};
+use crate::workload::trust::{self, Trust};
 use crate::workload::{Orders, launch, supervise};
 
 /// The workload's home where its own is not granted for writing; every policy grants it.
@@ -88,7 +91,10 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     let identity = identify(&store.current().policy, &events)?;
     let grants = grants(&plan, &store);
     refuse_writable_policy(&plan, &identity, &grants)?;
-    let orders = orders(&plan, identity, grants)?;
+    refuse_readable_key(&plan, &identity, &grants)?;
+    let termination = proxy::termination(&plan.options.tls, plan.options.records.sandbox.as_deref())?;
+    let trust = trust(&plan, &termination, &events);
+    let orders = orders(&plan, identity, grants, trust)?;
     let admin = plan.options.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
     // On the main thread, whose end is the sandbox's end (`launch::prepare`).
@@ -236,19 +242,59 @@ fn refuse_writable_policy(plan: &Plan, identity: &Identity, grants: &Grants) -> 
     if plan.options.policy.allow_writable_policy {
         return Ok(());
     }
+    let files = proxy::deciding_files(&plan.options.policy);
+    let files: Vec<&Path> = files.iter().chain(plan.options.tls.files()).map(PathBuf::as_path).collect();
+    policy::writable::refuse_writable(&files, &workload_writes(identity, grants)).map_err(Failure::setup)
+}
+
+/// Who could sign for every host would pass itself off as any of them.
+fn refuse_readable_key(plan: &Plan, identity: &Identity, grants: &Grants) -> Result<(), Failure> {
+    let Some(key) = &plan.options.tls.ca_key else { return Ok(()) };
+    let who = workload_writes(identity, grants);
+    let granted: Option<Vec<PathBuf>> =
+        who.landlock_read_write.as_ref().map(|written| grants.read_only.iter().chain(written).cloned().collect());
+    policy::readable::refuse_readable(key, &who, granted.as_deref()).map_err(Failure::setup)
+}
+
+fn workload_writes(identity: &Identity, grants: &Grants) -> policy::writable::WorkloadWrites {
     let enforced = landlock::probe().status != landlock::Status::Not;
-    let who = policy::writable::WorkloadWrites {
+    policy::writable::WorkloadWrites {
         uid: identity.uid,
         gid: identity.gid,
         groups: identity.groups.clone(),
         landlock_read_write: enforced.then(|| grants.read_write.clone()),
-    };
-    let files = proxy::deciding_files(&plan.options.policy);
-    let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-    policy::writable::refuse_writable(&files, &who).map_err(Failure::setup)
+    }
 }
 
-fn orders(plan: &Plan, mut identity: Identity, grants: Grants) -> Result<Orders, Failure> {
+/// Whom the workload is to trust; nobody new where there is no place to tell it.
+fn trust(plan: &Plan, termination: &Termination, events: &Events) -> Option<Provided> {
+    let place: PathBuf = Path::new(TRUST_DIRECTORY).components().take(2).collect();
+    // An image may be nothing but one executable.
+    if let Err(error) = std::fs::create_dir_all(&place) {
+        events.find(
+            Severity::Medium,
+            "no-trust",
+            format!(
+                "the workload cannot be shown the sandbox's CA, so that inspected destinations will not be trusted: \
+                 {}: {error}; make the directory in the image",
+                place.display()
+            ),
+        );
+        return None;
+    }
+    let collected = Trust::collect(
+        termination.authority.certificate_pem(),
+        &plan.options.tls.upstream_ca,
+        |name| std::env::var_os(name),
+        roots::system_bundle(),
+    );
+    for note in collected.notes {
+        events.find(Severity::Informational, "trust-note", note);
+    }
+    Some(collected.provided)
+}
+
+fn orders(plan: &Plan, mut identity: Identity, mut grants: Grants, trust: Option<Provided>) -> Result<Orders, Failure> {
     let mut limits = Limits::default();
     for limit in &plan.options.limits {
         limits.set(limit).map_err(Failure::usage)?;
@@ -257,12 +303,17 @@ fn orders(plan: &Plan, mut identity: Identity, grants: Grants) -> Result<Orders,
     if !grants.read_write.iter().any(|granted| Path::new(&identity.home).starts_with(granted)) {
         identity.home = FALLBACK_HOME.to_owned();
     }
+    let keep = grants.read_only.iter().chain(&grants.read_write).cloned().collect();
+    let variables = if trust.is_some() { trust::variables() } else { Vec::new() };
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, path)| (*name, path.as_str())).collect();
+    // Granted, and not kept: outside there is nothing of the kind.
+    grants.read_only.extend(trust.as_ref().map(|trust| trust.directory.clone()));
     let environment = Environment {
         identity: &identity,
         inherit: plan.inherit.clone(),
         user: &plan.variables,
         proxy: Some(PROXY_URL),
-        trust: &[],
+        trust: &variables,
         terminal: std::io::IsTerminal::is_terminal(&std::io::stdin()),
     }
     .build();
@@ -272,7 +323,8 @@ fn orders(plan: &Plan, mut identity: Identity, grants: Grants) -> Result<Orders,
         pid_namespace: true,
         proxy_port: PROXY_PORT,
         hide: crate::netns::outside::named_places(|name| std::env::var_os(name)),
-        keep: grants.read_only.iter().chain(&grants.read_write).cloned().collect(),
+        provided: trust,
+        keep,
         // The workload has the id of whoever serves on a socket there, and file modes keep them apart no more.
         private_tmp: user_namespace,
     };

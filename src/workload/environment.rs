@@ -139,7 +139,7 @@ pub struct Environment<'e> {
     pub user: &'e [UserVariable],
     /// URL of the proxy, where there is one.
     pub proxy: Option<&'e str>,
-    /// Names of variables that point at the trust bundle, with its path, where TLS is terminated.
+    /// Names of variables that point at whom to trust, with the path, where TLS is terminated.
     pub trust: &'e [(&'e str, &'e str)],
     /// Whether the workload has a terminal.
     pub terminal: bool,

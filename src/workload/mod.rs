@@ -14,6 +14,7 @@ pub mod launch;
 pub mod stdio;
 pub mod supervise;
 pub mod terminal;
+pub mod trust;
 
 use std::ffi::CString;
 use std::path::PathBuf;

@@ -73,6 +73,7 @@ impl World {
             pid_namespace: true,
             proxy_port: 3128,
             hide: Vec::new(),
+            provided: None,
             keep: std::iter::once(self.directory.path().to_owned())
                 .chain(self.orders.grants.read_only.iter().cloned())
                 .chain(self.orders.grants.read_write.iter().cloned())

@@ -10,9 +10,21 @@ pub mod roots;
 pub mod upstream;
 mod x509;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Arc, LazyLock};
 
 use rustls::crypto::CryptoProvider;
+
+/// What it takes to stand between a client and an origin.
+#[derive(Debug)]
+pub struct Termination {
+    /// Who the client is shown.
+    pub authority: authority::Authority,
+    /// How the origin is verified.
+    pub upstream: upstream::Upstream,
+}
 
 /// HTTP/2 over TLS, as ALPN names it (RFC 9113 §3.2).
 pub const HTTP2: &[u8] = b"h2";

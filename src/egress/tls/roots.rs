@@ -5,8 +5,10 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::libc::O_NONBLOCK;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject};
 
@@ -57,9 +59,9 @@ pub enum BundleError {
 /// [`BundleError::Unreadable`], [`BundleError::TooLarge`].
 pub fn read(path: &Path) -> Result<Vec<u8>, BundleError> {
     let unreadable = |source| BundleError::Unreadable { path: path.to_owned(), source };
-    let file = File::open(path).map_err(unreadable)?;
+    // A pipe would be waited for, and is none.
+    let file = File::options().read(true).custom_flags(O_NONBLOCK).open(path).map_err(unreadable)?;
     let status = file.metadata().map_err(unreadable)?;
-    // A pipe would be waited for.
     if !status.is_file() {
         return Err(unreadable(io::Error::other("it is no regular file")));
     }

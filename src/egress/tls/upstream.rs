@@ -205,12 +205,22 @@ impl Upstream {
         host: &Host,
         alpn: &[&[u8]],
     ) -> Result<(TlsStream<S>, Option<Vec<u8>>), TlsError> {
+        self.handshake_within(HANDSHAKE_TIME, stream, host, alpn).await
+    }
+
+    async fn handshake_within<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        limit: Duration,
+        stream: S,
+        host: &Host,
+        alpn: &[&[u8]],
+    ) -> Result<(TlsStream<S>, Option<Vec<u8>>), TlsError> {
         let name = match host {
             Host::Address(address) => ServerName::from(*address),
             Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|_| TlsError::Name(name.to_string()))?,
         };
         let connector = TlsConnector::from(self.config(alpn)?);
-        match timeout(HANDSHAKE_TIME, connector.connect(name, stream)).await {
+        match timeout(limit, connector.connect(name, stream)).await {
             Err(_) => Err(TlsError::TimedOut),
             Ok(Err(error)) => Err(explain(error, host)),
             Ok(Ok(stream)) => {

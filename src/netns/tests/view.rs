@@ -295,3 +295,43 @@ fn without_a_devpts_terminals_are_hidden() {
     });
     answer.unwrap_or_else(|error| panic!("{error}"));
 }
+
+#[test]
+fn what_is_provided_is_seen_in_its_places_and_read_only() {
+    let file = |name: &str, in_place_of: &[&str]| ProvidedFile {
+        name: name.to_owned(),
+        text: format!("the text of {name}"),
+        in_place_of: in_place_of.iter().map(PathBuf::from).collect(),
+    };
+    let provided = Provided {
+        directory: "/home/none/here".into(),
+        files: vec![file("one", &[]), file("two", &["/home/user/single", "/home/user/link", "/home/none", "/nowhere"])],
+    };
+    let prepare = || {
+        home();
+        symlink("work/file", "/home/user/link").unwrap();
+    };
+    let kept = keep(&["/home/user/single", "/home/user/link", "/home/user/work"].map(Path::new));
+    let with = Isolation { private_tmp: true, keep: kept, provided: Some(provided), ..isolation() };
+    let without = Isolation { provided: None, ..with.clone() };
+    for user in [false, true] {
+        on_machine(user, &with, prepare, &[], |_handover| {
+            assert_eq!(names("/home/none/here"), ["one", "two"]);
+            let two = "the text of two";
+            for path in ["/home/none/here/two", "/home/user/single", "/home/user/link", "/home/user/work/file"] {
+                assert_eq!(fs::read_to_string(path).unwrap(), two, "{path}");
+                let error = fs::OpenOptions::new().write(true).open(path).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem, "{path}");
+            }
+            let error = fs::remove_file("/home/none/here/one").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem);
+        });
+        // The control: the same files are the machine's own.
+        on_machine(user, &without, prepare, &[], |_handover| {
+            assert!(fs::metadata("/home/none").is_err());
+            for path in ["/home/user/single", "/home/user/link"] {
+                assert_eq!(fs::read_to_string(path).unwrap(), "content", "{path}");
+            }
+        });
+    }
+}

@@ -22,7 +22,7 @@ const OTHER: u16 = 0x20;
 
 /// Whether `who`, not the owner of what lies at `path`, has all permissions of `want` (as in one digit of a mode). An
 /// ACL that cannot be read or understood allows everything.
-pub(super) fn allows(who: &WorkloadWrites, path: &Path, of: &Metadata, want: u32) -> bool {
+pub(in crate::policy) fn allows(who: &WorkloadWrites, path: &Path, of: &Metadata, want: u32) -> bool {
     let member = |group: u32| group == who.gid || who.groups.contains(&group);
     let by_mode = || (if member(of.gid()) { of.mode() >> 3 } else { of.mode() }) & want == want;
     // Where there is an ACL, the group's bits are its mask; without any, the kernel asks the mode alone

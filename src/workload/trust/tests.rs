@@ -1,0 +1,76 @@
+use super::*;
+use crate::egress::tls::authority::Authority;
+
+fn certificate(name: &str) -> String {
+    Authority::generate(Some(name)).unwrap().certificate_pem().to_owned()
+}
+
+fn text<'t>(trust: &'t Trust, name: &str) -> &'t str {
+    &trust.provided.files.iter().find(|file| file.name == name).unwrap().text
+}
+
+fn count(text: &str) -> usize {
+    certificates(text).count()
+}
+
+#[test]
+fn the_bundle_extends_what_the_image_trusts() {
+    let directory = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let [own, system, image, extra, corporate] = ["own", "system", "image", "extra", "corporate"].map(certificate);
+    let system_file = put("system", &system);
+    let image_file = put("image", &format!("# of the image\n{image}{system}"));
+    let extra_file = put("extra", &extra);
+    let corporate_file = put("corporate", &corporate);
+    let variable = |name: &str| match name {
+        "SSL_CERT_FILE" | "CURL_CA_BUNDLE" => Some(image_file.clone().into_os_string()),
+        "REQUESTS_CA_BUNDLE" => Some(directory.path().join("missing").into_os_string()),
+        "NODE_EXTRA_CA_CERTS" => Some(extra_file.clone().into_os_string()),
+        "PIP_CERT" => Some("".into()),
+        _ => None,
+    };
+    let found = Some((system_file, system.clone().into_bytes()));
+    let trust = Trust::collect(&own, &[corporate_file], variable, found);
+    let (ca, bundle) = (text(&trust, CA), text(&trust, BUNDLE));
+    assert!(bundle.starts_with(&own) && ca.starts_with(&own));
+    for certificate in [&own, &system, &image, &extra, &corporate] {
+        assert_eq!(bundle.matches(certificate.as_str()).count(), 1);
+    }
+    assert_eq!((count(bundle), count(ca)), (5, 3));
+    assert!(ca.contains(&extra) && ca.contains(&corporate) && !ca.contains(&system));
+    assert!(matches!(&trust.notes[..], [note] if note.contains("REQUESTS_CA_BUNDLE") && note.contains("missing")));
+    let alone = Trust::collect(&own, &[], |_| None, None);
+    assert_eq!((text(&alone, BUNDLE), text(&alone, CA)), (own.as_str(), own.as_str()));
+    assert!(matches!(&alone.notes[..], [note] if note.contains("ca-certificates")));
+}
+
+#[test]
+fn nothing_but_certificates_is_copied() {
+    let own = certificate("own");
+    let secret = "root:$6$salt$hash:1:0:99999:7:::\n";
+    let key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----\n";
+    let dressed = format!("{BEGIN}\n{secret}{END}\n{BEGIN}\n{key}{END}\n");
+    let file = format!("{secret}{key}{own}{secret}{dressed}{BEGIN}\nMIIB");
+    let trust = Trust::collect(&own, &[], |_| None, Some(("/x".into(), file.into_bytes())));
+    assert_eq!(text(&trust, BUNDLE), own);
+    // More than anybody trusts is cut, and the sandbox's own is not what is left out.
+    let filler: String = (0..TRUST_BYTES / 100).map(|n| format!("{BEGIN}\nMI{n:0>200}\n{END}\n")).collect();
+    let trust = Trust::collect(&own, &[], |_| None, Some(("/x".into(), filler.into_bytes())));
+    assert!(text(&trust, BUNDLE).starts_with(&own) && text(&trust, BUNDLE).len() < TRUST_BYTES * 5 / 4);
+    assert!(matches!(&trust.notes[..], [note] if note.contains("left out")));
+}
+
+#[test]
+fn every_variable_is_a_path_of_one_of_the_two_files() {
+    let variables = variables();
+    assert_eq!(variables.len(), REPLACING.len() + ADDING.len());
+    for (name, path) in variables {
+        let expected =
+            if ADDING.contains(&name) { "/run/openshell/tls/ca.pem" } else { "/run/openshell/tls/bundle.pem" };
+        assert_eq!(path, expected, "{name}");
+    }
+}
