@@ -1,9 +1,12 @@
 //! What a client is told when it does not get what it asked for: a status, and a body that an agent can act on. Every
 //! failure ends here; none ends in silence.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::intent::Intent;
+use crate::event::Via;
 
 /// What kind of failure, with the fixed parts of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +35,12 @@ pub(super) enum Kind {
     UpstreamFailed,
     /// The resolver, the network or the origin took too long.
     UpstreamTimeout,
+    /// The upstream proxy does not take our credentials, or wants some.
+    UpstreamProxyAuth,
+    /// The upstream proxy refuses.
+    UpstreamProxyRefused,
+    /// The upstream proxy cannot be reached or understood.
+    UpstreamProxyFailed,
     /// The proxy is full.
     TooManyConnections,
 }
@@ -53,6 +62,9 @@ impl Kind {
             Self::UpstreamUnreachable => ("upstream_unreachable", 502, "Host could not be reached"),
             Self::UpstreamFailed => ("upstream_failed", 502, "Bad Gateway"),
             Self::UpstreamTimeout => ("upstream_timeout", 504, "Gateway Timeout"),
+            Self::UpstreamProxyAuth => ("upstream_proxy_auth", 502, "Upstream proxy wants other credentials"),
+            Self::UpstreamProxyRefused => ("upstream_proxy_refused", 502, "Upstream proxy refused"),
+            Self::UpstreamProxyFailed => ("upstream_proxy_failed", 502, "Upstream proxy could not be used"),
             Self::TooManyConnections => ("too_many_connections", 503, "Too many connections through the sandbox proxy"),
         }
     }
@@ -79,6 +91,8 @@ pub(super) struct Refusal {
     pub policy: Option<String>,
     /// The part of that entry.
     pub rule: Option<String>,
+    /// The upstream proxy on the way, where there is one.
+    pub via: Option<Arc<Via>>,
     /// What the reader can do.
     pub next_steps: Vec<String>,
 }
@@ -94,6 +108,8 @@ struct Body<'a> {
     binary: Option<&'a str>,
     policy: Option<&'a str>,
     rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<String>,
     next_steps: &'a [String],
 }
 
@@ -113,6 +129,7 @@ impl Refusal {
             binary: None,
             policy: None,
             rule: None,
+            via: None,
             next_steps: Vec::new(),
         }
     }
@@ -153,6 +170,7 @@ impl Refusal {
             binary: self.binary.as_deref(),
             policy: self.policy.as_deref(),
             rule: self.rule.as_deref(),
+            via: self.via.as_ref().map(ToString::to_string),
             next_steps: &self.next_steps,
         };
         // Strings and numbers always serialise; an empty body would still be an answer.

@@ -22,10 +22,11 @@ use tokio::net::TcpStream;
 use super::authorize::{Client, Owner, Passed, Permit};
 use super::denial::{self, Kind, Refusal};
 use super::intent::Intent;
+use super::parent::Leg;
 use super::pool::Kept;
 use super::tunnel::{Permission, Tunnel};
 use super::wire::{Fault, Gate};
-use super::{Proxy, limits, splice};
+use super::{Proxy, Reached, limits, splice};
 use crate::event::{HttpRequestFacts, Stage};
 
 /// What we call ourselves in Via: a pseudonym, since the real name would tell origins about the sandbox (RFC 9110
@@ -103,7 +104,7 @@ pub(super) async fn serve(proxy: &Arc<Proxy>, client: &Arc<Client>, gate: Gate) 
     let upgrade = session.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some((upgrade, permission)) = upgrade {
         let Ok(upgraded) = upgrade.await else { return Outcome::Close(stream) };
-        let Ok(upstream) = upgraded.downcast::<TokioIo<TcpStream>>() else { return Outcome::Close(stream) };
+        let Ok(upstream) = upgraded.downcast::<TokioIo<Leg>>() else { return Outcome::Close(stream) };
         let to_upstream = [&parts.read_buf, gate.held()].concat();
         return Outcome::Open(Box::new(Tunnel {
             proxy: proxy.clone(),
@@ -147,7 +148,8 @@ impl Session {
                         intent: &permission.intent,
                         owner: &permission.owner,
                         permit: &permission.permit,
-                        address: Some(permission.address),
+                        address: permission.address,
+                        via: permission.via.as_ref(),
                         http: Some(&|| facts(status)),
                     },
                 );
@@ -190,14 +192,19 @@ impl Session {
             // Only the first request of a connection waits for more than the first of these.
             let (reached, confirmed) = tokio::join!(reach, self.client.confirm(&owner, proxy));
             confirmed.map_err(|refusal| refusal.about(&intent))?;
-            let Kept { mut sender, address } = reached?;
-            let permission =
-                Permission { intent: intent.clone(), owner: owner.clone(), permit: permit.clone(), address };
+            let Kept { mut sender, address, via } = reached?;
+            let permission = Permission {
+                intent: intent.clone(),
+                owner: owner.clone(),
+                permit: permit.clone(),
+                address,
+                via: via.clone(),
+            };
             *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(permission.clone());
             let mut error = match wait(sender.try_send_request(request), &progress, proxy.patience.response).await {
                 Some(Ok(response)) => {
                     proxy.events.metrics().connect_seconds.observe(begun.elapsed().as_secs_f64());
-                    let lease = Lease { session: self.clone(), kept: Some(Kept { sender, address }), intent };
+                    let lease = Lease { session: self.clone(), kept: Some(Kept { sender, address, via }), intent };
                     return Ok((self.pass(response, upgrade, lease, &permission)?, permission));
                 }
                 Some(Err(error)) => error,
@@ -222,8 +229,9 @@ impl Session {
                     Request::from_parts(repeat.0, Body::empty())
                 }
                 _ => {
-                    let detail = format!("the connection to {intent} at {address} failed before an answer came");
-                    return Err(Refusal::new(Kind::UpstreamFailed, detail)
+                    let at = address.map(|address| format!(" at {address}")).unwrap_or_default();
+                    let detail = format!("the connection to {intent}{at} failed before an answer came");
+                    return Err(Refusal { via, ..Refusal::new(Kind::UpstreamFailed, detail) }
                         .about(&intent)
                         .because(chain(error.error())));
                 }
@@ -238,22 +246,22 @@ impl Session {
     /// A connection to the destination that is open already, at an address that this decision allows.
     fn kept(&self, intent: &Intent, permit: &Permit) -> Option<Kept> {
         let kept = self.proxy.pool.take(intent)?;
-        self.proxy.admit(intent, &[kept.address], &permit.decision).is_ok().then_some(kept)
+        self.proxy.admit(intent, kept.address.as_slice(), &permit.decision).is_ok().then_some(kept)
     }
 
     async fn connect(&self, intent: &Intent, owner: &Owner, permit: &Permit) -> Result<Kept, Refusal> {
-        let (stream, address) = self.proxy.reach(intent, owner, permit).await?;
-        super::dial::keep_alive(&stream);
+        let Reached { leg, address, via } = self.proxy.reach(intent, owner, permit).await?;
+        super::dial::keep_alive(leg.socket());
         let (sender, connection) = client::Builder::new()
             .preserve_header_case(true)
             .max_headers(limits::HEAD_FIELDS * 2)
             .max_buf_size(limits::RESPONSE_HEAD_BYTES)
-            .handshake(TokioIo::new(stream))
+            .handshake(TokioIo::new(leg))
             .await
             .map_err(|error| Refusal::new(Kind::UpstreamFailed, error.to_string()).about(intent))?;
         // Its errors reach whoever waits for the response.
         tokio::spawn(connection.with_upgrades());
-        Ok(Kept { sender, address })
+        Ok(Kept { sender, address, via })
     }
 
     /// Makes the origin's response ours.

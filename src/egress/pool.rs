@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use hyper::client::conn::http1::SendRequest;
@@ -11,14 +11,17 @@ use hyper::client::conn::http1::SendRequest;
 use super::forward::Body;
 use super::intent::Intent;
 use super::limits;
+use crate::event::Via;
 
 /// A connection that is ready for a request, or will be in a moment.
 #[derive(Debug)]
 pub(super) struct Kept {
     /// How to send on it.
     pub sender: SendRequest<Body>,
-    /// The address it was dialled at.
-    pub address: IpAddr,
+    /// The address it leads to; unknown where the upstream proxy resolves.
+    pub address: Option<IpAddr>,
+    /// The upstream proxy on the way, where there is one.
+    pub via: Option<Arc<Via>>,
 }
 
 #[derive(Debug, Default)]

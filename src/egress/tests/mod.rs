@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::limits::Patience;
-use super::{Proxy, Resolver, Settings};
+use super::{ParentSettings, Proxy, Resolver, Settings};
 use crate::attribution::Attributor;
 use crate::contract::HOST_ALIAS;
 use crate::event::{Event, Events, NetworkActivity};
@@ -58,7 +58,8 @@ impl Fixture {
     /// A proxy that loses patience after this many milliseconds.
     async fn hasty(ports: &[u16], milliseconds: u64) -> Self {
         let wait = Duration::from_millis(milliseconds);
-        let patience = Patience { head: wait, keep_alive: wait, body: wait, response: wait, tunnel: wait };
+        let patience =
+            Patience { head: wait, keep_alive: wait, body: wait, response: wait, tunnel: wait, parent: wait };
         let resolver = Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53);
         Self::with_patience(vec![entry(HOST_ALIAS, ports)], resolver, patience).await
     }
@@ -72,6 +73,16 @@ impl Fixture {
         resolver: Resolver,
         patience: Patience,
         attributor: Option<Arc<Attributor>>,
+    ) -> Self {
+        Self::with_parent(network, resolver, patience, attributor, None).await
+    }
+
+    async fn with_parent(
+        network: Vec<String>,
+        resolver: Resolver,
+        patience: Patience,
+        attributor: Option<Arc<Attributor>>,
+        parent: Option<ParentSettings>,
     ) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -87,6 +98,7 @@ impl Fixture {
             store: store.clone(),
             attributor,
             resolver,
+            parent,
             own_addresses: vec![address],
             host_alias: true,
             events,
