@@ -15,6 +15,7 @@ mod executable;
 mod identity;
 mod lifecycle;
 mod network;
+mod parent;
 mod policy;
 mod programs;
 mod reload;

@@ -13,7 +13,7 @@ use super::sandbox::Failure;
 use crate::attribution::{AttributionConfig, Attributor, Processes};
 use crate::cli::{BinaryIdentity, OnInvalidPolicy, PolicyOptions, UpstreamProxy};
 use crate::egress::limits::Patience;
-use crate::egress::{Credentials, Handshake, ParentSettings, Proxy, Resolver, Settings, TlsClient};
+use crate::egress::{Credentials, Handshake, ParentSettings, Proxy, ProxyUrl, Resolver, Settings, TlsClient};
 use crate::event::{Events, Severity};
 use crate::policy::{OnInvalid, Policy, PolicySource, Sources, Store};
 use crate::sys::netlink::Socket;
@@ -84,7 +84,8 @@ pub fn warm_up(store: &Arc<Store>) {
 /// The corporate proxy that the flags describe. Anything that does not fit together ends the start: a setting that was
 /// meant and does nothing would show only when something has left by the wrong way.
 pub fn upstream_proxy(flags: &UpstreamProxy) -> Result<Option<ParentSettings>, Failure> {
-    let Some(url) = flags.upstream_proxy.clone() else { return Ok(None) };
+    let Some(url) = &flags.upstream_proxy else { return Ok(None) };
+    let url: ProxyUrl = url.parse().map_err(|error| Failure::usage(format!("--upstream-proxy: {error}")))?;
     let insecure = flags.upstream_proxy_allow_insecure_auth;
     if flags.upstream_proxy_auth_file.is_some() && url.is_plain() && !insecure {
         return Err(Failure::usage(format!(

@@ -265,7 +265,7 @@ fn refuse_readable_secrets(plan: &Plan, identity: &Identity, grants: &Grants) ->
     let who = workload_writes(identity, grants);
     let granted: Vec<PathBuf> = grants.read_only.iter().chain(&grants.read_write).cloned().collect();
     let enforced = who.landlock_read_write.is_some();
-    policy::writable::refuse_readable(file, &who, enforced.then_some(&granted)).map_err(Failure::setup)
+    policy::writable::refuse_readable(file, &who, enforced.then_some(granted.as_slice())).map_err(Failure::setup)
 }
 
 fn orders(plan: &Plan, mut identity: Identity, grants: Grants) -> Result<Orders, Failure> {

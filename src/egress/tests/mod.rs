@@ -5,6 +5,7 @@ mod connect;
 mod forward;
 mod names;
 mod owners;
+mod parent;
 mod refusals;
 mod tunnel;
 
@@ -263,7 +264,7 @@ fn closed_port() -> u16 {
 }
 
 /// A directory with a hosts file and a resolv.conf.
-fn files(hosts: &str, servers: &str) -> (tempfile::TempDir, impl Fn(u16) -> Resolver) {
+fn files(hosts: &str, servers: &str) -> (tempfile::TempDir, impl Fn(u16) -> Resolver + use<>) {
     let directory = tempfile::tempdir().unwrap();
     let (hosts_path, servers_path) = (directory.path().join("hosts"), directory.path().join("resolv.conf"));
     write(&hosts_path, hosts);

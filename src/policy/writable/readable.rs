@@ -38,7 +38,7 @@ pub enum Readable {
 /// # Errors
 ///
 /// It could, or that cannot be told.
-pub fn refuse_readable(file: &Path, who: &WorkloadWrites, granted: Option<&Vec<PathBuf>>) -> Result<(), Readable> {
+pub fn refuse_readable(file: &Path, who: &WorkloadWrites, granted: Option<&[PathBuf]>) -> Result<(), Readable> {
     let judged = || {
         let real = std::fs::canonicalize(file)?;
         let of = std::fs::metadata(&real)?;
@@ -97,15 +97,15 @@ mod tests {
                 std::fs::set_permissions(at(file), Permissions::from_mode(mode)).unwrap();
             }
             assert_eq!(reads("kept/secret", None), by_identity, "{mode:o} {owner} {group}");
-            assert_eq!(reads("granted/secret", Some(&granted)), by_identity, "{mode:o} {owner} {group}");
-            assert!(!reads("kept/secret", Some(&granted)), "{mode:o} {owner} {group}");
+            assert_eq!(reads("granted/secret", Some(granted.as_slice())), by_identity, "{mode:o} {owner} {group}");
+            assert!(!reads("kept/secret", Some(granted.as_slice())), "{mode:o} {owner} {group}");
         }
         // Links lead to what they lead to.
         symlink(at("kept/secret"), at("granted/link")).unwrap();
         symlink(at("granted/secret"), at("kept/link")).unwrap();
-        assert!(!reads("granted/link", Some(&granted)) && reads("kept/link", Some(&granted)));
+        assert!(!reads("granted/link", Some(granted.as_slice())) && reads("kept/link", Some(granted.as_slice())));
         std::fs::hard_link(at("kept/secret"), at("granted/hard")).unwrap();
-        assert!(reads("kept/secret", Some(&granted)));
+        assert!(reads("kept/secret", Some(granted.as_slice())));
         assert!(reads("missing", None));
     }
 }
