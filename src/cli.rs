@@ -12,6 +12,7 @@ use clap::{Args, Parser, ValueEnum, ValueHint};
 
 use crate::confine::seccomp::Profile;
 use crate::contract::env;
+use crate::egress::Exemptions;
 use crate::event::{Destination, LogLevel};
 
 /// Run a command confined, with its egress policed.
@@ -68,6 +69,9 @@ pub struct Network {
     /// Where to listen; loopback, since whoever can connect is judged by the processes of this machine
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3128", value_parser = address)]
     pub bind: SocketAddr,
+    /// Through what everything leaves
+    #[command(flatten)]
+    pub upstream: UpstreamProxy,
     /// What is recorded, and where
     #[command(flatten)]
     pub records: Records,
@@ -97,6 +101,9 @@ pub struct Sandbox {
     /// Limit a resource of the workload: `nofile=1024`, `nproc=64`, `as=2147483648`; may be repeated
     #[arg(long = "limit", value_name = "NAME=NUMBER")]
     pub limits: Vec<String>,
+    /// Through what everything leaves
+    #[command(flatten)]
+    pub upstream: UpstreamProxy,
     /// What is recorded, and where
     #[command(flatten)]
     pub records: Records,
@@ -156,6 +163,27 @@ impl TlsOptions {
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         self.ca_cert.iter().chain(&self.ca_key).chain(&self.upstream_ca)
     }
+}
+
+/// The corporate proxy, if any. From argv alone, never from HTTPS_PROXY and its kin: an image can bake environment.
+#[derive(Args, Debug)]
+pub struct UpstreamProxy {
+    /// Send everything that leaves through this proxy: `http://HOST:PORT` or `https://HOST:PORT`, and nothing more
+    // Read later: clap would quote what cannot be read, and that may hold a password.
+    #[arg(long, value_name = "URL")]
+    pub upstream_proxy: Option<String>,
+    /// Dial these directly: names with all below them, addresses, ranges, each with `:PORT` if need be, or `*`
+    #[arg(long, value_name = "LIST", requires = "upstream_proxy")]
+    pub upstream_no_proxy: Option<Exemptions>,
+    /// File with USER:PASSWORD for the proxy (Basic)
+    #[arg(long, value_name = "FILE", requires = "upstream_proxy", value_hint = ValueHint::FilePath)]
+    pub upstream_proxy_auth_file: Option<PathBuf>,
+    /// Send that password although an http:// proxy is reached in clear
+    #[arg(long, alias = "upstream-proxy-auth-allow-insecure", requires = "upstream_proxy_auth_file")]
+    pub upstream_proxy_allow_insecure_auth: bool,
+    /// Give the proxy names instead of checked addresses: what they lead to is then its to judge
+    #[arg(long, alias = "upstream-proxy-connect-by-hostname", requires = "upstream_proxy")]
+    pub upstream_proxy_resolve_remotely: bool,
 }
 
 /// What is recorded, and where.

@@ -17,6 +17,7 @@ mod identity;
 mod interception;
 mod lifecycle;
 mod network;
+mod parent;
 mod policy;
 mod programs;
 mod reload;

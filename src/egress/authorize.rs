@@ -8,7 +8,7 @@ use super::Proxy;
 use super::denial::{Kind, Refusal};
 use super::intent::Intent;
 use crate::attribution::{AttributionError, Attributor, Claim, Program};
-use crate::event::{Actor, Disposition, HttpRequestFacts, NetworkActivity, Stage};
+use crate::event::{Actor, Disposition, HttpRequestFacts, NetworkActivity, Stage, Via};
 use crate::policy::decision::{Decision, Question};
 
 /// Who owns a connection.
@@ -178,6 +178,7 @@ impl Proxy {
             host: passed.intent.host.to_string(),
             port: passed.intent.port,
             address: passed.address,
+            via: passed.via.cloned(),
             protocol: "tcp".to_owned(),
             actor: passed.owner.actor(),
             policy: passed.permit.decision.policy.clone(),
@@ -200,9 +201,13 @@ impl Proxy {
             Kind::UpstreamTls => Stage::Tls,
             Kind::DestinationDenied => Stage::Destination,
             Kind::UnknownOwner | Kind::AmbiguousOwner => Stage::Attribution,
-            Kind::Unresolvable | Kind::UpstreamUnreachable | Kind::UpstreamTimeout | Kind::UpstreamFailed => {
-                Stage::Dial
-            }
+            Kind::Unresolvable
+            | Kind::UpstreamUnreachable
+            | Kind::UpstreamTimeout
+            | Kind::UpstreamFailed
+            | Kind::UpstreamProxyAuth
+            | Kind::UpstreamProxyRefused
+            | Kind::UpstreamProxyFailed => Stage::Dial,
             Kind::InvalidRequest
             | Kind::UnsupportedScheme
             | Kind::HeadTooLarge
@@ -215,6 +220,7 @@ impl Proxy {
             host: refusal.intent.as_ref().map(|intent| intent.host.to_string()).unwrap_or_default(),
             port: refusal.intent.as_ref().map_or(0, |intent| intent.port),
             address: None,
+            via: refusal.via.clone(),
             protocol: "tcp".to_owned(),
             actor: owner.actor(),
             policy: refusal.policy.clone(),
@@ -233,5 +239,6 @@ pub(super) struct Passed<'a> {
     pub address: Option<std::net::IpAddr>,
     /// Why it would have been refused, had the endpoint not asked for an audit alone.
     pub audited: Option<&'a str>,
+    pub via: Option<&'a Arc<Via>>,
     pub http: Option<&'a dyn Fn() -> HttpRequestFacts>,
 }

@@ -6,14 +6,15 @@ use std::time::Instant;
 
 use tokio::net::TcpStream;
 
-use super::Proxy;
 use super::authorize::{Client, Passed};
 use super::denial::{Kind, Refusal};
 use super::head::{self, Framing};
 use super::intent::Intent;
+use super::parent::Leg;
 use super::splice;
 use super::tunnel::Permission;
 use super::wire::Gate;
+use super::{Proxy, Reached};
 use crate::event::Stage;
 
 /// The answer that opens a tunnel. Without a Content-Length, which RFC 9110 §9.3.6 forbids here.
@@ -52,7 +53,8 @@ pub(super) async fn serve(proxy: &Arc<Proxy>, client: &Client, stream: &TcpStrea
                     intent: &permission.intent,
                     owner: &permission.owner,
                     permit: &permission.permit,
-                    address: Some(permission.address),
+                    address: permission.address,
+                    via: permission.via.as_ref(),
                     audited: None,
                     http: None,
                 },
@@ -69,19 +71,15 @@ pub(super) async fn serve(proxy: &Arc<Proxy>, client: &Client, stream: &TcpStrea
     }
 }
 
-async fn open(
-    proxy: &Arc<Proxy>,
-    client: &Client,
-    head: &head::Head<'_>,
-) -> Result<(TcpStream, Permission), Refusal> {
+async fn open(proxy: &Arc<Proxy>, client: &Client, head: &head::Head<'_>) -> Result<(Leg, Permission), Refusal> {
     let intent = read(head)?;
     let owner = client.owner(proxy.attributor.as_ref()).await.map_err(|refusal| refusal.about(&intent))?;
     let permit = proxy.decide(&owner, &intent)?;
     let (reached, confirmed) = tokio::join!(proxy.reach(&intent, &owner, &permit), client.confirm(&owner, proxy));
     // A connection that someone else owns as well must not learn what the destination answered.
     confirmed.map_err(|refusal| refusal.about(&intent))?;
-    let (upstream, address) = reached?;
-    Ok((upstream, Permission { intent, owner, permit, address }))
+    let Reached { leg, address, via } = reached?;
+    Ok((leg, Permission { intent, owner, permit, address, via }))
 }
 
 fn read(head: &head::Head<'_>) -> Result<Intent, Refusal> {

@@ -1,9 +1,12 @@
 //! What a client is told when it does not get what it asked for: a status, and a body that an agent can act on. Every
 //! failure ends here; none ends in silence.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::intent::Intent;
+use crate::event::Via;
 
 /// What kind of failure, with the fixed parts of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +35,12 @@ pub(super) enum Kind {
     UpstreamFailed,
     /// The resolver, the network or the origin took too long.
     UpstreamTimeout,
+    /// The upstream proxy does not take our credentials, or wants some.
+    UpstreamProxyAuth,
+    /// The upstream proxy refuses.
+    UpstreamProxyRefused,
+    /// The upstream proxy cannot be reached or understood.
+    UpstreamProxyFailed,
     /// The proxy is full.
     TooManyConnections,
     /// The request names another host than the tunnel it came through, in its target, Host, `:authority` or SNI.
@@ -65,6 +74,9 @@ impl Kind {
             Self::UnsupportedProtocol => ("unsupported_protocol", 403, "Forbidden protocol on an inspected endpoint"),
             Self::BodyTooLarge => ("body_too_large", 413, "Content Too Large"),
             Self::UpstreamTls => ("upstream_tls_failed", 502, "TLS of the host could not be verified"),
+            Self::UpstreamProxyAuth => ("upstream_proxy_auth", 502, "Upstream proxy wants other credentials"),
+            Self::UpstreamProxyRefused => ("upstream_proxy_refused", 502, "Upstream proxy refused"),
+            Self::UpstreamProxyFailed => ("upstream_proxy_failed", 502, "Upstream proxy could not be used"),
             Self::TooManyConnections => ("too_many_connections", 503, "Too many connections through the sandbox proxy"),
         }
     }
@@ -91,6 +103,8 @@ pub(super) struct Refusal {
     pub policy: Option<String>,
     /// The part of that entry.
     pub rule: Option<String>,
+    /// The upstream proxy on the way, where there is one.
+    pub via: Option<Arc<Via>>,
     /// What the reader can do.
     pub next_steps: Vec<String>,
     /// The request that was refused, where rules judged it.
@@ -124,6 +138,8 @@ struct Body<'a> {
     binary: Option<&'a str>,
     policy: Option<&'a str>,
     rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<String>,
     next_steps: &'a [String],
     #[serde(flatten)]
     request: Option<&'a Judged>,
@@ -145,6 +161,7 @@ impl Refusal {
             binary: None,
             policy: None,
             rule: None,
+            via: None,
             next_steps: Vec::new(),
             request: None,
         }
@@ -186,6 +203,7 @@ impl Refusal {
             binary: self.binary.as_deref(),
             policy: self.policy.as_deref(),
             rule: self.rule.as_deref(),
+            via: self.via.as_ref().map(ToString::to_string),
             next_steps: &self.next_steps,
             request: self.request.as_deref(),
         };

@@ -68,7 +68,7 @@ pub(super) async fn dial(addresses: &[IpAddr], port: u16) -> Result<TcpStream, D
 }
 
 /// The first address's family, then the other, in turn (RFC 8305 §4).
-fn interleave(addresses: &[IpAddr]) -> Vec<IpAddr> {
+pub(super) fn interleave(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let six_first = addresses.first().is_some_and(IpAddr::is_ipv6);
     let (mut first, mut second): (Vec<IpAddr>, Vec<IpAddr>) =
         addresses.iter().partition(|address| address.is_ipv6() == six_first);

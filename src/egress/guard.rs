@@ -117,6 +117,12 @@ pub(super) enum GuardError {
     /// An address outside the ranges that are all that allows the destination.
     #[error("{host} is at {address}, and what allows it allows only certain addresses, of which this is none")]
     Unlisted { host: Host, address: IpAddr },
+    /// No address to judge, where the address is all that allows the destination.
+    #[error(
+        "{host} has no address that is known here, and what allows it allows only certain addresses; name the host in an \
+         endpoint"
+    )]
+    Unknown { host: Host },
     /// The proxy itself.
     #[error("{address} is the proxy's own address")]
     Own { address: SocketAddr },
@@ -154,7 +160,8 @@ fn is_local(target: SocketAddr) -> bool {
 }
 
 /// Judges all addresses of an allowed destination; one that fails fails them all, since a name that answers with one
-/// forbidden address among others is an attack or a mistake.
+/// forbidden address among others is an attack or a mistake. None at all is what a name has that only the upstream proxy
+/// resolves.
 ///
 /// # Errors
 /// The first address that may not be dialled.
@@ -166,6 +173,11 @@ pub(super) fn admit(
     own: &Own,
 ) -> Result<(), GuardError> {
     let endpoints = || decision.endpoints.iter().filter_map(|(policy, index)| policy.endpoints.get(*index));
+    // An endpoint without a host matches every name: the address alone decides, public or not.
+    let by_range_alone = || endpoints().next().is_some() && endpoints().all(|endpoint| endpoint.host.is_none());
+    if addresses.is_empty() && by_range_alone() {
+        return Err(GuardError::Unknown { host: host.clone() });
+    }
     for &address in addresses {
         let canonical = address.to_canonical();
         let listed = || endpoints().any(|endpoint| endpoint.lists(address) || endpoint.lists(canonical));
@@ -176,11 +188,8 @@ pub(super) fn admit(
                     return Err(GuardError::Internal { host: host.clone(), address, kind });
                 }
             }
-            // An endpoint without a host matches every name: the address alone decides, public or not.
             Class::Public => {
-                let by_range_alone =
-                    endpoints().next().is_some() && endpoints().all(|endpoint| endpoint.host.is_none());
-                if by_range_alone && !listed() {
+                if by_range_alone() && !listed() {
                     return Err(GuardError::Unlisted { host: host.clone(), address });
                 }
             }
@@ -352,6 +361,9 @@ mod tests {
         assert_eq!(admit(&host, 443, &[ip("10.1.2.3"), ip("9.9.9.9")], &ranges, &own), Ok(()));
         assert!(matches!(admit(&host, 443, &[ip("8.8.8.8")], &ranges, &own), Err(GuardError::Unlisted { .. })));
         assert_eq!(admit(&host, 443, &[ip("8.8.8.8")], &glob, &own), Ok(()));
+        // Nor a name whose addresses only the upstream proxy knows.
+        assert!(matches!(admit(&host, 443, &[], &ranges, &own), Err(GuardError::Unknown { .. })));
+        assert_eq!(admit(&host, 443, &[], &glob, &own), Ok(()));
         // An address that the policy writes as the host is named exactly.
         let literal = Host::Address(ip("10.1.2.3"));
         let named = allowing(Some(HostPattern::Exact(literal.clone())), &[]);

@@ -35,6 +35,8 @@ pub struct Patience {
     pub response: Duration,
     /// See [`TUNNEL_IDLE`].
     pub tunnel: Duration,
+    /// See [`PARENT_TIME`].
+    pub parent: Duration,
 }
 
 impl Default for Patience {
@@ -45,6 +47,7 @@ impl Default for Patience {
             body: BODY_STALL,
             response: RESPONSE_TIME,
             tunnel: TUNNEL_IDLE,
+            parent: PARENT_TIME,
         }
     }
 }
@@ -117,6 +120,19 @@ pub const TUNNEL_TURN_BYTES: usize = 4 * 1024 * 1024;
 
 /// Buffer of a tunnel whose sockets cannot be spliced, allocated only while bytes are in flight.
 pub const COPY_BYTES: usize = 64 * 1024;
+
+/// From looking for the upstream proxy to its answer, all addresses of the destination together: such proxies resolve,
+/// dial and authenticate before they answer, and clients give up after about as long.
+pub const PARENT_TIME: Duration = Duration::from_secs(30);
+
+/// Bytes of all heads with which the upstream proxy answers a CONNECT: they hold a handful of fields.
+pub const PARENT_HEAD_BYTES: usize = 8 * 1024;
+
+/// Bytes of the file with the credentials for the upstream proxy: a user and a password, or a token in its place.
+pub const PARENT_AUTH_BYTES: u64 = 4096;
+
+/// Buffer of a tunnel inside TLS to the upstream proxy: a record holds no more (RFC 8446 §5.1).
+pub const PARENT_COPY_BYTES: usize = 16 * 1024;
 
 /// Pause after an accept that failed for want of descriptors or memory; doubles up to [`ACCEPT_PAUSE_MOST`].
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(10);

@@ -1,6 +1,6 @@
 //! The egress proxy: adapter (CONNECT, absolute-form HTTP) → intent → attribution → decision → destination plan → dial
 //! → relay. Nothing is resolved or dialled before a program has been found and allowed, and what is dialled is an
-//! address that was judged, not a name.
+//! address that was judged, not a name. Behind an upstream proxy, what is dialled is that proxy.
 
 mod authorize;
 mod chunk;
@@ -16,6 +16,7 @@ mod intercept;
 pub mod learn;
 pub mod limits;
 mod listener;
+mod parent;
 mod resolve;
 mod splice;
 pub mod tls;
@@ -26,18 +27,22 @@ mod wire;
 mod tests;
 
 pub use guard::{Class, classify};
+pub use parent::{
+    AnswerError, Credentials, CredentialsError, ExemptionError, Exemptions, Handshake, Leg, Parent, ParentError,
+    ParentSettings, ProxyUrl, ProxyUrlError, Route, Shaking, TlsClient,
+};
 pub use resolve::{ResolveError, Resolver};
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::attribution::Attributor;
 use crate::contract::HOST_ALIAS;
-use crate::event::Events;
+use crate::event::{Events, Via};
 use crate::policy::Store;
 use crate::policy::decision::Decision;
 use crate::policy::host::Host;
@@ -54,6 +59,8 @@ pub struct Settings {
     pub attributor: Option<Arc<Attributor>>,
     /// Names to addresses.
     pub resolver: Resolver,
+    /// The corporate proxy that everything goes through, where there is one.
+    pub parent: Option<ParentSettings>,
     /// Addresses at which the supervisor listens outside the workload's own namespace: never dialled.
     pub own_addresses: Vec<SocketAddr>,
     /// Whether [`HOST_ALIAS`] reaches this host's loopback where a policy names it exactly.
@@ -75,7 +82,8 @@ pub struct Settings {
 pub struct Proxy {
     store: Arc<Store>,
     attributor: Option<Arc<Attributor>>,
-    resolver: Resolver,
+    resolver: Arc<Resolver>,
+    parent: Option<Parent>,
     own: guard::Own,
     host_alias: bool,
     events: Events,
@@ -91,11 +99,16 @@ impl Proxy {
     /// Makes a proxy that serves nothing yet.
     #[must_use]
     pub fn new(settings: Settings) -> Arc<Self> {
+        let resolver = Arc::new(settings.resolver);
+        let own = guard::Own::new(settings.own_addresses);
+        let parent =
+            settings.parent.map(|parent| Parent::new(parent, resolver.clone(), own.clone(), settings.patience.parent));
         Arc::new(Self {
             store: settings.store,
             attributor: settings.attributor,
-            resolver: settings.resolver,
-            own: guard::Own::new(settings.own_addresses),
+            resolver,
+            parent,
+            own,
             host_alias: settings.host_alias,
             events: settings.events,
             patience: settings.patience,
@@ -131,22 +144,38 @@ impl Proxy {
         Ok(())
     }
 
-    /// Resolves, judges and dials an allowed destination.
+    /// Resolves and judges an allowed destination, then dials it, or asks the upstream proxy for a tunnel to it.
     ///
     /// # Errors
     /// The refusal to answer with.
-    async fn reach(&self, intent: &Intent, owner: &Owner, permit: &Permit) -> Result<(TcpStream, IpAddr), Refusal> {
+    async fn reach(&self, intent: &Intent, owner: &Owner, permit: &Permit) -> Result<Reached, Refusal> {
         let refuse = |kind, detail: String| {
             let mut refusal = Refusal::new(kind, detail).about(intent);
             refusal.binary = owner.binary();
             refusal.policy.clone_from(&permit.decision.policy);
             refusal
         };
-        let addresses = self.addresses(intent, permit).await.map_err(|error| match error {
-            ResolveError::TimedOut { .. } => refuse(Kind::UpstreamTimeout, error.to_string()),
-            _ => refuse(Kind::Unresolvable, error.to_string())
-                .advising("check the spelling of the host; the sandbox's proxy resolves names, not the program"),
-        })?;
+        // This host's own loopback is nowhere behind the upstream proxy.
+        let parent = self.parent.as_ref().filter(|_| !self.is_host_alias(intent, &permit.decision));
+        let through =
+            |addresses: &[IpAddr]| parent.filter(|it| it.route(&intent.host, intent.port, addresses) == Route::Through);
+        let addresses = match self.addresses(intent, permit).await {
+            Ok(addresses) => addresses,
+            // The name may be known to the upstream proxy alone, and the operator has said that this is enough.
+            Err(_) if through(&[]).is_some_and(Parent::resolves_remotely) => Vec::new(),
+            Err(error @ ResolveError::TimedOut { .. }) => return Err(refuse(Kind::UpstreamTimeout, error.to_string())),
+            Err(error) => {
+                let refusal = refuse(Kind::Unresolvable, error.to_string())
+                    .advising("check the spelling of the host; the sandbox's proxy resolves names, not the program");
+                return Err(match through(&[]) {
+                    None => refusal,
+                    Some(_) => refusal.advising(
+                        "if only the upstream proxy knows outside names, the sandbox's operator can start it with \
+                         --upstream-proxy-resolve-remotely",
+                    ),
+                });
+            }
+        };
         self.admit(intent, &addresses, &permit.decision).map_err(|error| {
             let internal = matches!(error, guard::GuardError::Internal { .. });
             let refusal = refuse(Kind::DestinationDenied, error.to_string());
@@ -159,6 +188,15 @@ impl Proxy {
                 refusal
             }
         })?;
+        if let Some(parent) = through(&addresses) {
+            let (leg, address) = parent.tunnel(&intent.host, intent.port, &addresses).await.map_err(|error| {
+                let detail = format!("{intent} is allowed but could not be reached: {error}");
+                let mut refusal = refuse(error.kind(), detail).advising(error.next_step());
+                refusal.via = Some(parent.via().clone());
+                refusal
+            })?;
+            return Ok(Reached { leg, address, via: Some(parent.via().clone()) });
+        }
         let stream = dial::dial(&addresses, intent.port).await.map_err(|error| {
             let kind = if error.timed_out { Kind::UpstreamTimeout } else { Kind::UpstreamUnreachable };
             refuse(kind, format!("{intent} is allowed but could not be connected to: {error}"))
@@ -169,7 +207,7 @@ impl Proxy {
                 refuse(Kind::UpstreamUnreachable, format!("{intent} closed the connection at once: {error}"))
             })?
             .ip();
-        Ok((stream, address))
+        Ok(Reached { leg: Leg::Tcp(stream), address: Some(address), via: None })
     }
 
     async fn addresses(&self, intent: &Intent, permit: &Permit) -> Result<Vec<IpAddr>, ResolveError> {
@@ -192,4 +230,15 @@ impl Proxy {
                 .filter_map(|(policy, index)| policy.endpoints.get(*index))
                 .any(|endpoint| endpoint.names(&intent.host))
     }
+}
+
+/// An open way to a destination.
+#[derive(Debug)]
+struct Reached {
+    /// Carries its bytes.
+    leg: Leg,
+    /// The address it leads to; unknown where the upstream proxy resolves.
+    address: Option<IpAddr>,
+    /// The upstream proxy on the way, where there is one.
+    via: Option<Arc<Via>>,
 }

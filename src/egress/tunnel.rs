@@ -5,21 +5,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::authorize::{Owner, Permit};
 use super::guard;
 use super::intent::Intent;
+use super::parent::{self, Leg};
 use super::splice::{self, Traffic};
 use super::{Proxy, dial};
-use crate::event::{Disposition, Event, NetworkActivity, Stage};
+use crate::event::{Disposition, Event, NetworkActivity, Stage, Via};
 
-/// Two sockets that belong together, and why they may.
+/// Two connections that belong together, and why they may.
 pub(super) struct Tunnel {
     pub proxy: Arc<Proxy>,
     pub client: Arc<TcpStream>,
-    pub upstream: TcpStream,
+    pub upstream: Leg,
     pub permission: Permission,
     /// Bytes that the client sent ahead.
     pub to_upstream: Vec<u8>,
@@ -33,8 +35,10 @@ pub(super) struct Permission {
     pub intent: Intent,
     pub owner: Owner,
     pub permit: Permit,
-    /// The address that is connected to.
-    pub address: IpAddr,
+    /// The address that is connected to; unknown where the upstream proxy resolves.
+    pub address: Option<IpAddr>,
+    /// The upstream proxy on the way, where there is one.
+    pub via: Option<Arc<Via>>,
 }
 
 impl Permission {
@@ -48,7 +52,7 @@ impl Permission {
         }
         let permit =
             proxy.decide(&self.owner, &self.intent).map_err(|refusal| refusal.reason.unwrap_or(refusal.detail))?;
-        proxy.admit(&self.intent, &[self.address], &permit.decision).map_err(|error| error.to_string())?;
+        proxy.admit(&self.intent, self.address.as_slice(), &permit.decision).map_err(|error| error.to_string())?;
         self.permit = permit;
         Ok(())
     }
@@ -83,7 +87,8 @@ impl Permission {
             stage,
             host: self.intent.host.to_string(),
             port: self.intent.port,
-            address: Some(self.address),
+            address: self.address,
+            via: self.via.clone(),
             protocol: "tcp".to_owned(),
             actor: self.owner.actor(),
             policy: self.permit.decision.policy.clone(),
@@ -97,10 +102,11 @@ impl Permission {
 impl Tunnel {
     /// Runs to the end.
     pub(super) async fn run(self) {
-        let Self { proxy, client, upstream, mut permission, to_upstream, to_client } = self;
-        dial::keep_alive(&upstream);
+        let Self { proxy, client, mut upstream, mut permission, to_upstream, to_client } = self;
+        dial::keep_alive(upstream.socket());
         let traffic = Traffic::default();
-        if splice::write_all(&upstream, &to_upstream).await.is_err()
+        if upstream.write_all(&to_upstream).await.is_err()
+            || upstream.flush().await.is_err()
             || splice::write_all(&client, &to_client).await.is_err()
         {
             return;
@@ -109,11 +115,11 @@ impl Tunnel {
         let mut generations = proxy.store.subscribe();
         tokio::select! {
             // How a tunnel ends is its users' affair: both have been told by the sockets.
-            _ = splice::relay(&client, &upstream, &proxy.pipes, &traffic) => {}
+            _ = parent::relay(&client, &mut upstream, &proxy.pipes, &traffic) => {}
             reason = permission.revoked(&proxy, &mut generations) => {
                 permission.record_revoked(&proxy, reason);
                 splice::reset_on_close(&client);
-                splice::reset_on_close(&upstream);
+                splice::reset_on_close(upstream.socket());
             }
             () = idle(&traffic, proxy.patience.tunnel) => {}
         }

@@ -69,6 +69,9 @@ fn network(activity: &NetworkActivity) -> String {
     if let Some(http) = &activity.http {
         let _ = write!(line, "{}", printable(&http.path));
     }
+    if let Some(via) = &activity.via {
+        let _ = write!(line, " via {via}");
+    }
     match (denied, activity.stage, &activity.policy) {
         (true, Stage::Bypass, _) => line.push_str(" around the proxy"),
         (true, Stage::Destination, _) => line.push_str(" by the destination guard"),
@@ -94,7 +97,7 @@ fn network(activity: &NetworkActivity) -> String {
 }
 
 /// `host:port` as URLs spell it (RFC 3986 §3.2.2): an IPv6 address in brackets, no port where there is none.
-fn destination(host: &str, port: u16) -> String {
+pub(super) fn destination(host: &str, port: u16) -> String {
     let host = printable(host);
     match (port, host.contains(':')) {
         (0, _) => host.into_owned(),
@@ -147,7 +150,7 @@ fn reorders(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Finding, HttpRequestFacts, ProcessActivity};
+    use super::super::{Finding, HttpRequestFacts, ProcessActivity, Via};
     use super::*;
 
     fn denied() -> NetworkActivity {
@@ -157,6 +160,7 @@ mod tests {
             host: "api.example.com".into(),
             port: 443,
             address: None,
+            via: None,
             protocol: "tcp".into(),
             actor: Actor { binary: Some("/usr/bin/curl".into()), pid: Some(7), uid: Some(1000) },
             policy: None,
@@ -185,6 +189,17 @@ mod tests {
         assert_eq!(
             sentence(&Event::Network(activity)),
             "allowed GET api.example.com:443/a by policy github (/usr/bin/curl, pid 7)"
+        );
+    }
+
+    #[test]
+    fn an_upstream_proxy_is_named() {
+        let mut activity = denied();
+        activity.stage = Stage::Dial;
+        activity.via = Some(Via { host: "2001:db8::1".into(), port: 3128 }.into());
+        assert_eq!(
+            sentence(&Event::Network(activity)),
+            "failed api.example.com:443 via [2001:db8::1]:3128 (/usr/bin/curl, pid 7): no entry lists this host"
         );
     }
 

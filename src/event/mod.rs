@@ -15,6 +15,7 @@ pub mod redact;
 pub use sink::{Destination, Events, EventsConfig, LogLevel, SandboxIdentity, UnknownLevel};
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// How bad it is; the numbers are OCSF's `severity_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +77,21 @@ pub struct Actor {
     pub uid: Option<u32>,
 }
 
+/// An upstream proxy as events name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Via {
+    /// Its name, or its address where that is all it was given.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+impl std::fmt::Display for Via {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&line::destination(&self.host, self.port))
+    }
+}
+
 /// OCSF Network Activity (4001), and HTTP Activity (4002) when `http` is set.
 #[derive(Clone, Debug)]
 pub struct NetworkActivity {
@@ -89,6 +105,8 @@ pub struct NetworkActivity {
     pub port: u16,
     /// Address dialled, or tried.
     pub address: Option<IpAddr>,
+    /// The upstream proxy that it went through, or was to.
+    pub via: Option<Arc<Via>>,
     /// `tcp`, `udp`, `icmp`, `icmpv6`, or the number.
     pub protocol: String,
     /// Who asked.

@@ -99,7 +99,10 @@ fn network<'e>(record: &mut Record<'e>, activity: &'e NetworkActivity) {
         (true, Stage::Bypass | Stage::Attribution) => Severity::Medium,
         (true, _) => Severity::Low,
     };
-    record.metadata.profiles = &["host", "security_control"];
+    record.metadata.profiles = match activity.via {
+        None => &["host", "security_control"],
+        Some(_) => &["host", "security_control", "network_proxy"],
+    };
     let fields = &mut record.fields;
     // A dial that fails was allowed; that it came to nothing is an error, not a decision.
     let (action, disposition) = match (denied, activity.stage) {
@@ -114,7 +117,8 @@ fn network<'e>(record: &mut Record<'e>, activity: &'e NetworkActivity) {
     fields.status_detail = activity.reason.as_deref().map(printable);
     fields.count = (activity.count > 1).then_some(activity.count);
     fields.policy = activity.policy.as_deref().map(|name| Named { name: printable(name) });
-    fields.dst_endpoint = Some(endpoint(activity));
+    fields.dst_endpoint = Some(endpoint(&activity.host, activity.address, activity.port));
+    fields.proxy_endpoint = activity.via.as_ref().map(|via| endpoint(&via.host, None, via.port));
     fields.connection_info = Some(ConnectionInfo {
         direction_id: OUTBOUND,
         direction: "Outbound",
@@ -185,12 +189,12 @@ fn method(name: &str) -> Activity {
     }
 }
 
-fn endpoint(activity: &NetworkActivity) -> Endpoint<'_> {
-    let named = activity.host.parse::<IpAddr>().ok();
+fn endpoint(host: &str, address: Option<IpAddr>, port: u16) -> Endpoint<'_> {
+    let named = host.parse::<IpAddr>().ok();
     Endpoint {
-        hostname: named.is_none().then(|| printable(&activity.host)),
-        ip: activity.address.or(named),
-        port: (activity.port != 0).then_some(activity.port),
+        hostname: named.is_none().then(|| printable(host)),
+        ip: address.or(named),
+        port: (port != 0).then_some(port),
     }
 }
 
@@ -374,6 +378,8 @@ struct Fields<'e> {
     #[serde(skip_serializing_if = "Option::is_none")]
     dst_endpoint: Option<Endpoint<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    proxy_endpoint: Option<Endpoint<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     connection_info: Option<ConnectionInfo<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     http_request: Option<HttpRequest<'e>>,
@@ -516,6 +522,7 @@ mod tests {
             host: "api.example.com".into(),
             port: 443,
             address: Some(IpAddr::from([192, 0, 2, 1])),
+            via: None,
             protocol: "tcp".into(),
             actor: Actor { binary: Some("/usr/bin/curl".into()), pid: Some(7), uid: Some(1000) },
             policy: Some("web".into()),

@@ -321,6 +321,7 @@ mod tests {
             host: "api.example.com".into(),
             port: 443,
             address: None,
+            via: None,
             protocol: "tcp".into(),
             actor: Actor { binary: Some("/usr/bin/curl".into()), pid: Some(7), uid: None },
             policy: None,

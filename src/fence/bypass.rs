@@ -248,6 +248,7 @@ fn event(kind: &Kind, actor: Actor, count: u64) -> Event {
         host: kind.destination.to_string(),
         port: kind.port,
         address: Some(kind.destination),
+        via: None,
         protocol: protocol_name(kind.protocol),
         actor,
         policy: None,

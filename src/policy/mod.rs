@@ -21,7 +21,6 @@ mod yaml;
 
 pub mod decision;
 pub mod host;
-pub mod readable;
 pub mod reload;
 pub mod request;
 pub mod writable;

@@ -8,6 +8,7 @@
 
 mod acl;
 mod mounts;
+mod readable;
 
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -18,6 +19,8 @@ use std::path::{Path, PathBuf};
 use super::resolve::steps;
 pub(super) use acl::allows;
 use mounts::{Mounts, Ways};
+
+pub use readable::{Readable, refuse_readable};
 
 /// Links followed before a path counts as a loop: the kernel's own limit (path_resolution(7)).
 const MAX_LINKS: usize = 40;

@@ -11,6 +11,7 @@ use super::proxy;
 use super::sandbox::{self, Failure};
 use crate::attribution::Processes;
 use crate::cli;
+use crate::egress::ParentSettings;
 use crate::egress::limits::LISTEN_BACKLOG;
 use crate::event::{Events, admin};
 use crate::policy::{self, Policy, Store};
@@ -24,11 +25,12 @@ pub fn run(arguments: cli::Network) -> u8 {
 fn start(arguments: cli::Network) -> Result<u8, Failure> {
     let events = sandbox::open_events(&arguments.records)?;
     proxy::harden(&events);
+    let parent = proxy::upstream_proxy(&arguments.upstream)?;
     let store = proxy::open_store(&arguments.policy, Policy::restrictive_default)?;
     let listener = listen(arguments.bind)?;
     let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
-    let outcome = runtime.block_on(serve(&arguments, store, listener, admin, &events));
+    let outcome = runtime.block_on(serve(&arguments, store, parent, listener, admin, &events));
     events.flush();
     runtime.shutdown_background();
     outcome
@@ -56,6 +58,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 async fn serve(
     arguments: &cli::Network,
     store: Arc<Store>,
+    parent: Option<ParentSettings>,
     listener: TcpListener,
     admin_listener: Option<TcpListener>,
     events: &Events,
@@ -67,7 +70,7 @@ async fn serve(
     let mut own = vec![arguments.bind];
     own.extend(arguments.records.admin_bind);
     proxy::warm_up(&store);
-    let _serving = proxy::serve(store.clone(), attributor, vec![listener], own, false, events);
+    let _serving = proxy::serve(store.clone(), attributor, vec![listener], parent, own, false, events);
     let (_readiness, ready) = watch::channel(admin::Readiness::Ready);
     if let Some(listener) = admin_listener {
         tokio::spawn(admin::serve(listener, ready, events.clone()));

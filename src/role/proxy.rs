@@ -11,10 +11,10 @@ use tokio::sync::watch;
 
 use super::sandbox::Failure;
 use crate::attribution::{AttributionConfig, Attributor, Processes};
-use crate::cli::{BinaryIdentity, OnInvalidPolicy, PolicyOptions, TlsOptions};
+use crate::cli::{BinaryIdentity, OnInvalidPolicy, PolicyOptions, TlsOptions, UpstreamProxy};
 use crate::egress::limits::Patience;
 use crate::egress::tls::{Termination, authority::Authority, upstream::Upstream};
-use crate::egress::{Proxy, Resolver, Settings};
+use crate::egress::{Credentials, Handshake, ParentSettings, Proxy, ProxyUrl, Resolver, Settings, TlsClient};
 use crate::event::{Events, Severity};
 use crate::policy::{OnInvalid, Policy, PolicySource, Sources, Store};
 use crate::sys::netlink::Socket;
@@ -82,6 +82,37 @@ pub fn warm_up(store: &Arc<Store>) {
     }
 }
 
+/// The corporate proxy that the flags describe. Anything that does not fit together ends the start: a setting that was
+/// meant and does nothing would show only when something has left by the wrong way.
+pub fn upstream_proxy(flags: &UpstreamProxy) -> Result<Option<ParentSettings>, Failure> {
+    let Some(url) = &flags.upstream_proxy else { return Ok(None) };
+    let url: ProxyUrl = url.parse().map_err(|error| Failure::usage(format!("--upstream-proxy: {error}")))?;
+    let insecure = flags.upstream_proxy_allow_insecure_auth;
+    if flags.upstream_proxy_auth_file.is_some() && url.is_plain() && !insecure {
+        return Err(Failure::usage(format!(
+            "--upstream-proxy-auth-file: {url} is reached in clear, and whoever is on the way could read the password; use an \
+             https:// proxy, or accept that by --upstream-proxy-allow-insecure-auth"
+        )));
+    }
+    if insecure && !url.is_plain() {
+        return Err(Failure::usage(format!(
+            "--upstream-proxy-allow-insecure-auth: {url} is reached by TLS, which needs no such leave; drop the flag"
+        )));
+    }
+    let credentials = flags.upstream_proxy_auth_file.as_deref().map(Credentials::read);
+    let tls: Option<Arc<dyn Handshake>> = match url.is_plain() {
+        true => None,
+        false => Some(Arc::new(TlsClient::public().map_err(|error| Failure::setup(format!("{url}: TLS: {error}")))?)),
+    };
+    Ok(Some(ParentSettings {
+        url,
+        exempt: flags.upstream_no_proxy.clone().unwrap_or_default(),
+        credentials: credentials.transpose().map_err(Failure::setup)?,
+        resolve_remotely: flags.upstream_proxy_resolve_remotely,
+        tls,
+    }))
+}
+
 /// Files that decide, which the workload must not be able to write.
 pub fn deciding_files(options: &PolicyOptions) -> Vec<PathBuf> {
     options.policy.iter().chain(&options.policy_rules).cloned().chain(options.wasm()).collect()
@@ -137,6 +168,7 @@ pub fn serve(
     store: Arc<Store>,
     attributor: Option<Arc<Attributor>>,
     listeners: Vec<TcpListener>,
+    parent: Option<ParentSettings>,
     own_addresses: Vec<SocketAddr>,
     host_alias: bool,
     events: &Events,
@@ -145,6 +177,7 @@ pub fn serve(
         store,
         attributor,
         resolver: Resolver::new(HOSTS, RESOLV_CONF, DNS_PORT),
+        parent,
         own_addresses,
         host_alias,
         events: events.clone(),

@@ -16,11 +16,13 @@ use crate::confine::landlock::{self, Grants};
 use crate::confine::limits::Limits;
 use crate::contract::{PROXY_PORT, PROXY_URL, TRUST_DIRECTORY, env, exit};
 use crate::egress::tls::{Termination, roots};
+use crate::egress::ParentSettings;
 use crate::event::{
     Actor, Event, Events, EventsConfig, ProcessActivity, ProcessStep, SandboxIdentity, Severity, admin,
 };
 use crate::fence::bypass;
 use crate::netns::Provided;
+use crate::policy::writable::WorkloadWrites;
 use crate::policy::{self, Policy, Store};
 use crate::workload::command::Command;
 use crate::workload::environment::{Environment, Inherit, UserVariable};
@@ -87,18 +89,19 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     let events = open_events(&plan.options.records)?;
     proxy::harden(&events);
     check_privileges()?;
+    let parent = proxy::upstream_proxy(&plan.options.upstream)?;
     let store = open_policy(&plan)?;
     let identity = identify(&store.current().policy, &events)?;
     let grants = grants(&plan, &store);
     refuse_writable_policy(&plan, &identity, &grants)?;
-    refuse_readable_key(&plan, &identity, &grants)?;
+    refuse_readable_secrets(&plan, &identity, &grants)?;
     let termination = proxy::termination(&plan.options.tls, plan.options.records.sandbox.as_deref())?;
     let trust = trust(&plan, &termination, &events);
     let orders = orders(&plan, identity, grants, trust)?;
     let admin = plan.options.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
     // On the main thread, whose end is the sandbox's end (`launch::prepare`).
-    let outcome = runtime.block_on(serve(&plan, orders, store, admin, events.clone()));
+    let outcome = runtime.block_on(serve(&plan, orders, store, parent, admin, events.clone()));
     events.flush();
     // Whatever still runs on a blocking thread has nobody left to answer to.
     runtime.shutdown_background();
@@ -110,6 +113,7 @@ async fn serve(
     plan: &Plan,
     orders: Orders,
     store: Arc<Store>,
+    parent: Option<ParentSettings>,
     admin_listener: Option<TcpListener>,
     events: Events,
 ) -> Result<u8, Failure> {
@@ -130,7 +134,7 @@ async fn serve(
     }
     let listeners = handover.listeners.into_iter().map(TcpListener::from).collect();
     let own = plan.options.records.admin_bind.into_iter().collect();
-    let _serving = proxy::serve(store.clone(), attributor, listeners, own, true, &events);
+    let _serving = proxy::serve(store.clone(), attributor, listeners, parent, own, true, &events);
     if !plan.options.policy.allow_writable_policy {
         tokio::spawn(policy::reload::watch(store, events.clone()));
     }
@@ -242,28 +246,35 @@ fn refuse_writable_policy(plan: &Plan, identity: &Identity, grants: &Grants) -> 
     if plan.options.policy.allow_writable_policy {
         return Ok(());
     }
-    let files = proxy::deciding_files(&plan.options.policy);
-    let files: Vec<&Path> = files.iter().chain(plan.options.tls.files()).map(PathBuf::as_path).collect();
-    policy::writable::refuse_writable(&files, &workload_writes(identity, grants)).map_err(Failure::setup)
-}
-
-/// Who could sign for every host would pass itself off as any of them.
-fn refuse_readable_key(plan: &Plan, identity: &Identity, grants: &Grants) -> Result<(), Failure> {
-    let Some(key) = &plan.options.tls.ca_key else { return Ok(()) };
     let who = workload_writes(identity, grants);
-    let granted: Option<Vec<PathBuf>> =
-        who.landlock_read_write.as_ref().map(|written| grants.read_only.iter().chain(written).cloned().collect());
-    policy::readable::refuse_readable(key, &who, granted.as_deref()).map_err(Failure::setup)
+    let mut files = proxy::deciding_files(&plan.options.policy);
+    files.extend(plan.options.upstream.upstream_proxy_auth_file.clone());
+    files.extend(plan.options.tls.files().cloned());
+    let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+    policy::writable::refuse_writable(&files, &who).map_err(Failure::setup)
 }
 
-fn workload_writes(identity: &Identity, grants: &Grants) -> policy::writable::WorkloadWrites {
+/// What the workload will be able to write.
+fn workload_writes(identity: &Identity, grants: &Grants) -> WorkloadWrites {
     let enforced = landlock::probe().status != landlock::Status::Not;
-    policy::writable::WorkloadWrites {
+    WorkloadWrites {
         uid: identity.uid,
         gid: identity.gid,
         groups: identity.groups.clone(),
         landlock_read_write: enforced.then(|| grants.read_write.clone()),
     }
+}
+
+/// A password that the workload could read is its own to use, and a key to sign with makes it any host (design §3).
+fn refuse_readable_secrets(plan: &Plan, identity: &Identity, grants: &Grants) -> Result<(), Failure> {
+    let who = workload_writes(identity, grants);
+    let granted: Vec<PathBuf> = grants.read_only.iter().chain(&grants.read_write).cloned().collect();
+    let enforced = who.landlock_read_write.is_some();
+    let secrets = plan.options.upstream.upstream_proxy_auth_file.iter().chain(&plan.options.tls.ca_key);
+    for file in secrets {
+        policy::writable::refuse_readable(file, &who, enforced.then_some(granted.as_slice())).map_err(Failure::setup)?;
+    }
+    Ok(())
 }
 
 /// Whom the workload is to trust; nobody new where there is no place to tell it.

@@ -6,6 +6,7 @@ mod forward;
 mod intercept;
 mod names;
 mod owners;
+mod parent;
 mod refusals;
 mod tunnel;
 
@@ -21,7 +22,7 @@ use tokio::sync::watch;
 use super::limits::Patience;
 use super::tls::authority::Authority;
 use super::tls::upstream::Upstream;
-use super::{Proxy, Resolver, Settings};
+use super::{ParentSettings, Proxy, Resolver, Settings};
 use crate::attribution::Attributor;
 use crate::contract::HOST_ALIAS;
 use crate::event::{Event, Events, NetworkActivity};
@@ -72,7 +73,7 @@ impl Fixture {
 
     async fn hasty_with(network: Vec<String>, milliseconds: u64) -> Self {
         let wait = Duration::from_millis(milliseconds);
-        let patience = Patience { head: wait, keep_alive: wait, body: wait, response: wait, tunnel: wait };
+        let patience = Patience { head: wait, keep_alive: wait, body: wait, response: wait, tunnel: wait, parent: wait };
         Self::with_patience(network, Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53), patience).await
     }
 
@@ -85,6 +86,16 @@ impl Fixture {
         resolver: Resolver,
         patience: Patience,
         attributor: Option<Arc<Attributor>>,
+    ) -> Self {
+        Self::with_parent(network, resolver, patience, attributor, None).await
+    }
+
+    async fn with_parent(
+        network: Vec<String>,
+        resolver: Resolver,
+        patience: Patience,
+        attributor: Option<Arc<Attributor>>,
+        parent: Option<ParentSettings>,
     ) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -103,6 +114,7 @@ impl Fixture {
             store: store.clone(),
             attributor,
             resolver,
+            parent,
             own_addresses: vec![address],
             host_alias: true,
             events,
@@ -276,7 +288,7 @@ fn closed_port() -> u16 {
 }
 
 /// A directory with a hosts file and a resolv.conf.
-fn files(hosts: &str, servers: &str) -> (tempfile::TempDir, impl Fn(u16) -> Resolver) {
+fn files(hosts: &str, servers: &str) -> (tempfile::TempDir, impl Fn(u16) -> Resolver + use<>) {
     let directory = tempfile::tempdir().unwrap();
     let (hosts_path, servers_path) = (directory.path().join("hosts"), directory.path().join("resolv.conf"));
     write(&hosts_path, hosts);

@@ -33,6 +33,8 @@ pub(super) struct Mounts(Vec<Mount>);
 pub(super) struct Ways {
     /// Its paths on mounts that are not read-only. A mount that another one covers still counts.
     pub(super) writable: Vec<PathBuf>,
+    /// Its paths on all mounts.
+    pub(super) all: Vec<PathBuf>,
     /// Whether anything of its file system is mounted for writing.
     pub(super) file_system: bool,
 }
@@ -55,11 +57,13 @@ impl Mounts {
         let own = self.0.iter().find(|mount| mount.id == id).ok_or_else(|| invalid("lacks the mount that holds it"))?;
         let below = path.strip_prefix(&own.point).map_err(|_| invalid("shows its mount elsewhere than above it"))?;
         let inside = joined(&own.root, below);
-        let mut ways = Ways { writable: Vec::new(), file_system: false };
-        for mount in self.0.iter().filter(|mount| mount.device == own.device && !mount.read_only) {
-            ways.file_system = true;
+        let mut ways = Ways { writable: Vec::new(), all: Vec::new(), file_system: false };
+        for mount in self.0.iter().filter(|mount| mount.device == own.device) {
+            ways.file_system |= !mount.read_only;
             if let Ok(below) = inside.strip_prefix(&mount.root) {
-                ways.writable.push(joined(&mount.point, below));
+                let way = joined(&mount.point, below);
+                ways.writable.extend((!mount.read_only).then(|| way.clone()));
+                ways.all.push(way);
             }
         }
         Ok(ways)
