@@ -107,6 +107,7 @@ impl Proxy {
         let mut tasks = tokio::task::JoinSet::new();
         for listener in listeners {
             listener.set_nonblocking(true)?;
+            listener::prepare(&listener);
             let listener = TcpListener::from_std(listener)?;
             tasks.spawn(listener::accept(self.clone(), listener, places.clone(), exits.clone()));
         }
@@ -144,17 +145,10 @@ impl Proxy {
                 refusal
             }
         })?;
-        let stream = dial::dial(&addresses, intent.port).await.map_err(|error| {
+        dial::dial(&addresses, intent.port).await.map_err(|error| {
             let kind = if error.timed_out { Kind::UpstreamTimeout } else { Kind::UpstreamUnreachable };
             refuse(kind, format!("{intent} is allowed but could not be connected to: {error}"))
-        })?;
-        let address = stream
-            .peer_addr()
-            .map_err(|error| {
-                refuse(Kind::UpstreamUnreachable, format!("{intent} closed the connection at once: {error}"))
-            })?
-            .ip();
-        Ok((stream, address))
+        })
     }
 
     async fn addresses(&self, intent: &Intent, permit: &Permit) -> Result<Vec<IpAddr>, ResolveError> {

@@ -12,7 +12,7 @@ use super::authorize::{Owner, Permit};
 use super::guard;
 use super::intent::Intent;
 use super::splice::{self, Traffic};
-use super::{Proxy, dial};
+use super::{Proxy, dial, limits};
 use crate::event::{Disposition, Event, NetworkActivity, Stage};
 
 /// Two sockets that belong together, and why they may.
@@ -89,7 +89,6 @@ impl Tunnel {
     /// Runs to the end.
     pub(super) async fn run(self) {
         let Self { proxy, client, upstream, mut permission, to_upstream, to_client } = self;
-        dial::keep_alive(&upstream);
         let traffic = Traffic::default();
         if splice::write_all(&upstream, &to_upstream).await.is_err()
             || splice::write_all(&client, &to_client).await.is_err()
@@ -106,7 +105,7 @@ impl Tunnel {
                 splice::reset_on_close(&client);
                 splice::reset_on_close(&upstream);
             }
-            () = idle(&traffic, proxy.patience.tunnel) => {}
+            () = idle(&traffic, &upstream, proxy.patience.tunnel) => {}
         }
         let metrics = proxy.events.metrics();
         metrics.bytes_sent.inc_by(traffic.sent.into_inner());
@@ -115,8 +114,15 @@ impl Tunnel {
 }
 
 /// Returns when nothing has moved for `patience`, to the precision of that time.
-async fn idle(traffic: &Traffic, patience: Duration) {
-    let mut seen = u64::MAX;
+///
+/// Also has the kernel look after `upstream`, but not before it would first ask whether the peer is there: most tunnels
+/// are shorter, and the kernel counts from the last byte however late it is told (tcp(7), TCP_KEEPIDLE).
+async fn idle(traffic: &Traffic, upstream: &TcpStream, patience: Duration) {
+    let young = Duration::from_secs(limits::KEEPALIVE_IDLE.into()).min(patience);
+    let mut seen = traffic.total();
+    tokio::time::sleep(young).await;
+    dial::keep_alive(upstream);
+    tokio::time::sleep(patience - young).await;
     while traffic.total() != seen {
         seen = traffic.total();
         tokio::time::sleep(patience).await;

@@ -4,11 +4,13 @@
 //! held. So there is one reader of heads, one implementation of CONNECT, and no answer that the library makes up.
 
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use nix::sys::socket::{MsgFlags, recv};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -215,11 +217,23 @@ impl Gate {
             self.buffer.drain(..self.start);
             self.start = 0;
         }
-        self.buffer.reserve(BUFFER);
+        let filled = self.buffer.len();
         loop {
-            match self.stream.try_read_buf(&mut self.buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(self.stream.poll_read_ready(cx))?,
-                outcome => return Poll::Ready(outcome),
+            self.buffer.resize(filled + BUFFER, 0);
+            let mut received = 0;
+            let outcome = self.stream.try_io(Interest::READABLE, || {
+                received = recv(self.stream.as_raw_fd(), &mut self.buffer[filled..], MsgFlags::empty())?;
+                // A read that leaves room has emptied the socket, and what comes after it makes a new event (epoll(7),
+                // EPOLLET): the next reader need not try first and be told to wait.
+                if (1..BUFFER).contains(&received) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            self.buffer.truncate(filled + received);
+            match outcome {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && received == 0 => {
+                    ready!(self.stream.poll_read_ready(cx))?;
+                }
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+                _ => return Poll::Ready(Ok(received)),
             }
         }
     }
