@@ -86,7 +86,11 @@ fn interleave(addresses: &[IpAddr]) -> Vec<IpAddr> {
 
 type Attempt = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
 
-async fn race(addresses: &[IpAddr], port: u16, failed: &mut Vec<(SocketAddr, io::Error)>) -> Option<(TcpStream, IpAddr)> {
+async fn race(
+    addresses: &[IpAddr],
+    port: u16,
+    failed: &mut Vec<(SocketAddr, io::Error)>,
+) -> Option<(TcpStream, IpAddr)> {
     let mut waiting = addresses.iter().map(|&address| SocketAddr::new(address, port));
     let mut running: Vec<(SocketAddr, Attempt)> = Vec::new();
     let mut next = Box::pin(sleep_until(Instant::now()));

@@ -105,14 +105,11 @@ async fn serve(proxy: Arc<Proxy>, stream: TcpStream, ends: Ends, _place: OwnedSe
 }
 
 /// Serves requests until the connection ends or becomes a tunnel.
-async fn requests(
-    proxy: &Arc<Proxy>,
-    stream: TcpStream,
-    (peer, local): Ends,
-) -> Option<Box<super::tunnel::Tunnel>> {
+async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, (peer, local): Ends) -> Option<Box<super::tunnel::Tunnel>> {
     let local = local.or_else(|| stream.local_addr().ok())?;
-    let client = Arc::new(Client::new(peer, local));
-    let mut gate = Gate::new(Arc::new(stream), proxy.patience);
+    let stream = Arc::new(stream);
+    let client = Arc::new(Client::new(stream.clone(), peer, local));
+    let mut gate = Gate::new(stream, proxy.patience);
     loop {
         match poll_fn(|cx| gate.poll_next(cx)).await {
             Next::End => return None,
