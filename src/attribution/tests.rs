@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
@@ -67,11 +68,16 @@ impl Drop for Workload {
     }
 }
 
-/// Where `python3` really is, past links and shims.
+/// Where `python3` really is, past links and shims: a shim may start dozens of programs, so that it is asked once.
 fn python() -> PathBuf {
-    let output =
-        Command::new("python3").args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output();
-    PathBuf::from(String::from_utf8(output.expect("python3, which these tests need").stdout).unwrap().trim())
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON
+        .get_or_init(|| {
+            let ask = ["-c", "import os, sys; print(os.path.realpath(sys.executable))"];
+            let output = Command::new("python3").args(ask).output().expect("python3, which these tests need");
+            PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+        })
+        .clone()
 }
 
 fn real(path: &str) -> String {
