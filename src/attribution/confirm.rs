@@ -1,8 +1,11 @@
 //! All owners of a connection: every process of the sandbox is looked at, and all that hold it must agree.
 
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
-use super::diagnosis::Transport;
+use nix::sys::socket::{SockaddrStorage, getpeername};
+
 use super::effort::Effort;
 use super::error::AttributionError;
 use super::process::{Process, Recall};
@@ -30,23 +33,29 @@ enum Standing {
 }
 
 impl Attributor {
-    /// Checks that every process of the sandbox that holds the connection runs the program of `claim`, and that the
-    /// connection is still the one that was claimed. Takes microseconds where the sandbox's processes sleep, and some
+    /// Checks that every process of the sandbox that holds the connection runs the program of `claim`, and that
+    /// `accepted`, our end of it, is still the connection that was claimed. Takes microseconds where the sandbox's processes sleep, and some
     /// three microseconds a descriptor of those that run something else: on a thread that may block.
     ///
     /// # Errors
     /// Who else has it, or what could not be read. The connection is to be refused.
-    pub fn confirm(&self, claim: &Claim) -> Result<(), AttributionError> {
-        self.check(claim, &mut Effort::full_without_hashing())?.ok_or(AttributionError::Unsettled { pid: claim.pid })
+    pub fn confirm(&self, claim: &Claim, accepted: &impl AsFd) -> Result<(), AttributionError> {
+        self.check(claim, accepted.as_fd(), &mut Effort::full_without_hashing())?
+            .ok_or(AttributionError::Unsettled { pid: claim.pid })
     }
 
     /// As [`confirm`](Self::confirm) in a fraction of a millisecond: `None` where it would take longer.
     #[must_use]
-    pub fn try_confirm(&self, claim: &Claim) -> Option<Result<(), AttributionError>> {
-        self.check(claim, &mut Effort::inline()).transpose()
+    pub fn try_confirm(&self, claim: &Claim, accepted: &impl AsFd) -> Option<Result<(), AttributionError>> {
+        self.check(claim, accepted.as_fd(), &mut Effort::inline()).transpose()
     }
 
-    fn check(&self, claim: &Claim, effort: &mut Effort) -> Result<Option<()>, AttributionError> {
+    fn check(
+        &self,
+        claim: &Claim,
+        accepted: BorrowedFd<'_>,
+        effort: &mut Effort,
+    ) -> Result<Option<()>, AttributionError> {
         let mut seen: Vec<u32> = Vec::new();
         let mut rounds = 0;
         let mut some_ended = false;
@@ -75,11 +84,15 @@ impl Attributor {
             seen.append(&mut new);
             seen.sort_unstable();
         }
-        self.confirm_claim(claim, effort)
+        Self::confirm_claim(claim, accepted, effort)
     }
 
-    /// Checks that the owner that was claimed still is one.
-    fn confirm_claim(&self, claim: &Claim, effort: &mut Effort) -> Result<Option<()>, AttributionError> {
+    /// Checks that the owner that was claimed still is one. Comes last: what else is assumed of it holds if this does.
+    fn confirm_claim(
+        claim: &Claim,
+        accepted: BorrowedFd<'_>,
+        effort: &mut Effort,
+    ) -> Result<Option<()>, AttributionError> {
         let changed_hands =
             || AttributionError::ChangedHands { program: claim.program.executable.path.to_string(), pid: claim.pid };
         let process = &claim.owner.process;
@@ -100,11 +113,10 @@ impl Attributor {
         if !claim.runs(&process.image(&mut buffer).map_err(reading("the executable"))?) {
             return Err(changed_hands());
         }
-        let now = self
-            .diagnosis
-            .find(Transport::Tcp, claim.client, claim.listener, Some(claim.socket.cookie))
-            .map_err(AttributionError::Diagnosis)?;
-        if now.is_none_or(|now| now.inode != claim.socket.inode) {
+        // Addresses belong to one connection at a time. Had another had them when its socket was found, ours would have
+        // been reset by then, and have no peer any more. The socket itself is the one that was found while somebody
+        // holds its inode: those are numbered in turn, four thousand million of them.
+        if peer(accepted) != Some(claim.client) {
             return Err(changed_hands());
         }
         Ok(Some(()))
@@ -112,10 +124,14 @@ impl Attributor {
 
     /// Looks at one process. One that ends meanwhile holds nothing, but may have left what it held to another.
     fn confirm_process(&self, claim: &Claim, pid: u32, effort: &mut Effort) -> Result<Standing, AttributionError> {
+        // The number is the owner's for as long as that lives, which `confirm_claim` sees to.
+        if pid == claim.pid {
+            return Ok(Standing::Cleared);
+        }
         let inode = claim.socket.inode;
         let reading = |what| move |error| AttributionError::reading(pid, what, error);
         let mut process = self.sandbox.remembered(pid);
-        let cost = process.as_ref().map_or(OPENING, |process| process.cost_of_samples());
+        let cost = process.as_ref().map_or(OPENING, |process| process.cost_of_recall());
         if !effort.spend(cost) {
             return Ok(Standing::Untold);
         }
@@ -130,7 +146,7 @@ impl Attributor {
             Err(error) if error.is_gone() => return Ok(Standing::Ended),
             recall => recall.map_err(reading("the scheduling statistics"))?,
         };
-        if recall == Recall::Lacks || (process.pid == claim.pid && Arc::ptr_eq(&process, &claim.owner.process)) {
+        if recall == Recall::Lacks {
             return Ok(Standing::Cleared);
         }
         let agrees = self.agrees(claim, &process, effort);
@@ -186,4 +202,11 @@ impl Attributor {
                 Ok(Some(ancestors)) if ancestors == claim.program.ancestors
             )
     }
+}
+
+/// Whom an accepted socket is connected to; `None` once it is not any more (getpeername(2), ENOTCONN).
+fn peer(accepted: BorrowedFd<'_>) -> Option<SocketAddr> {
+    let address = getpeername::<SockaddrStorage>(accepted.as_raw_fd()).ok()?;
+    let six = address.as_sockaddr_in6().map(|address| SocketAddr::V6((*address).into()));
+    six.or_else(|| address.as_sockaddr_in().map(|address| SocketAddr::V4((*address).into())))
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP};
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP, TCP_SYN_SENT};
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
 use netlink_packet_sock_diag::{SockDiagMessage, TCP_LISTEN};
 use nix::libc;
@@ -38,8 +38,8 @@ pub(super) struct Found {
     pub inode: u64,
     /// Owner.
     pub uid: u32,
-    /// Number that no other socket of this boot ever has.
-    pub cookie: [u8; 8],
+    /// Whether it has asked for a connection that nobody has accepted yet.
+    pub is_connecting: bool,
 }
 
 /// The way to ask. One request at a time: each is answered within its own system call, in a microsecond or two.
@@ -59,13 +59,12 @@ impl Diagnosis {
         Self { channel: Mutex::new(Channel { socket, sequence: 0 }) }
     }
 
-    /// The socket with these addresses as it sees them, and with this cookie if one is given; `None` if there is none.
+    /// The socket with these addresses as it sees them; `None` if there is none.
     pub(super) fn find(
         &self,
         transport: Transport,
         local: SocketAddr,
         remote: SocketAddr,
-        cookie: Option<[u8; 8]>,
     ) -> io::Result<Option<Found>> {
         let (local_ip, remote_ip) = (local.ip().to_canonical(), remote.ip().to_canonical());
         let scope = match local {
@@ -78,7 +77,7 @@ impl Diagnosis {
             source_address: local_ip,
             destination_address: remote_ip,
             interface_id: scope,
-            cookie: cookie.unwrap_or(ANY_COOKIE),
+            cookie: ANY_COOKIE,
         };
         if transport == Transport::Udp {
             // udp_diag takes a packet's view for a single socket, not the socket's (`udp_dump_one` in the kernel).
@@ -112,7 +111,8 @@ impl Diagnosis {
             // An unconnected socket has neither address.
             Transport::Udp => answered.source_port == local.port(),
         };
-        Ok(exact.then(|| Found { inode: header.inode.into(), uid: header.uid, cookie: answered.cookie }))
+        let is_connecting = transport == Transport::Tcp && header.state == TCP_SYN_SENT;
+        Ok(exact.then(|| Found { inode: header.inode.into(), uid: header.uid, is_connecting }))
     }
 }
 
@@ -178,14 +178,12 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (accepted, peer) = listener.accept().unwrap();
             let at = listener.local_addr().unwrap();
-            let found = diagnosis.find(Transport::Tcp, peer, at, None).unwrap().unwrap();
+            let found = diagnosis.find(Transport::Tcp, peer, at).unwrap().unwrap();
             assert_eq!(found.inode, inode(&client), "{address}");
             assert_eq!(found.uid, nix::unistd::geteuid().as_raw());
-            let other = diagnosis.find(Transport::Tcp, at, peer, None).unwrap().unwrap();
+            let other = diagnosis.find(Transport::Tcp, at, peer).unwrap().unwrap();
             assert_eq!(other.inode, inode(&accepted));
-            // The cookie is this socket's and no other's.
-            assert_eq!(diagnosis.find(Transport::Tcp, peer, at, Some(found.cookie)).unwrap(), Some(found));
-            assert_eq!(diagnosis.find(Transport::Tcp, peer, at, Some(other.cookie)).unwrap(), None);
+            assert!(!found.is_connecting && !other.is_connecting);
         }
     }
 
@@ -198,7 +196,7 @@ mod tests {
         let mapped: std::net::SocketAddrV6 = mapped.parse().unwrap();
         connect(client.as_raw_fd(), &SockaddrIn6::from(mapped)).unwrap();
         let (_accepted, peer) = listener.accept().unwrap();
-        let found = diagnosis().find(Transport::Tcp, peer, listener.local_addr().unwrap(), None).unwrap().unwrap();
+        let found = diagnosis().find(Transport::Tcp, peer, listener.local_addr().unwrap()).unwrap().unwrap();
         assert_eq!(found.inode, inode(&client));
     }
 
@@ -208,7 +206,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         // Nobody connects from the listener's address; the kernel would offer the listener itself.
         let at = listener.local_addr().unwrap();
-        assert_eq!(diagnosis.find(Transport::Tcp, at, "127.0.0.1:9".parse().unwrap(), None).unwrap(), None);
+        assert_eq!(diagnosis.find(Transport::Tcp, at, "127.0.0.1:9".parse().unwrap()).unwrap(), None);
     }
 
     #[test]
@@ -217,10 +215,10 @@ mod tests {
         let remote = "127.0.0.1:9".parse().unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let local = socket.local_addr().unwrap();
-        assert_eq!(diagnosis.find(Transport::Udp, local, remote, None).unwrap().unwrap().inode, inode(&socket));
+        assert_eq!(diagnosis.find(Transport::Udp, local, remote).unwrap().unwrap().inode, inode(&socket));
         socket.connect(remote).unwrap();
-        assert_eq!(diagnosis.find(Transport::Udp, local, remote, None).unwrap().unwrap().inode, inode(&socket));
+        assert_eq!(diagnosis.find(Transport::Udp, local, remote).unwrap().unwrap().inode, inode(&socket));
         drop(socket);
-        assert_eq!(diagnosis.find(Transport::Udp, local, remote, None).unwrap(), None);
+        assert_eq!(diagnosis.find(Transport::Udp, local, remote).unwrap(), None);
     }
 }

@@ -112,7 +112,6 @@ pub struct Claim {
     /// User that opened the socket.
     pub uid: u32,
     client: SocketAddr,
-    listener: SocketAddr,
     socket: Found,
     owner: Owner,
     image: (Box<[u8]>, Fingerprint),
@@ -171,9 +170,10 @@ impl Attributor {
     ) -> Result<Option<Claim>, AttributionError> {
         let socket = self
             .diagnosis
-            .find(Transport::Tcp, client, listener, None)
+            .find(Transport::Tcp, client, listener)
             .map_err(AttributionError::Diagnosis)?
-            .filter(|socket| socket.inode != 0)
+            // One that is still connecting is not what we accepted, but means to take its place.
+            .filter(|socket| socket.inode != 0 && !socket.is_connecting)
             .ok_or(AttributionError::NoSocket { client, listener })?;
         let Some(owner) = self.search(&socket, effort)? else { return Ok(None) };
         let process = &owner.process;
@@ -182,7 +182,7 @@ impl Attributor {
         let image = (image.path.into(), image.fingerprint);
         let Some(ancestors) = self.ancestors(process, &executable, effort)? else { return Ok(None) };
         let program = Program { executable, ancestors };
-        Ok(Some(Claim { program, pid: process.pid, uid: socket.uid, client, listener, socket, owner, image }))
+        Ok(Some(Claim { program, pid: process.pid, uid: socket.uid, client, socket, owner, image }))
     }
 
     /// What `process` executes.
@@ -237,7 +237,7 @@ impl Attributor {
         let mut chain: Vec<Executable> = Vec::new();
         let mut depth = 0;
         let mut current = process.clone();
-        while depth < ANCESTORS {
+        while depth < ANCESTORS && !current.is_at_top() {
             depth += 1;
             if !effort.spend(ANCESTOR) {
                 return Ok(None);
@@ -248,6 +248,7 @@ impl Attributor {
             };
             let parent = parent_of(&current)?;
             if self.sandbox.is_outside(parent) {
+                current.note_at_top();
                 break;
             }
             let next = self

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nix::fcntl::{AtFlags, OFlag, openat};
@@ -107,6 +107,8 @@ pub(super) struct Process {
     stat: OnceLock<OwnedFd>,
     /// Descriptor at which it last held a socket that was asked for.
     hint: AtomicU32,
+    /// Whether its parent is known to be where the sandbox begins.
+    at_top: AtomicBool,
     dormant: Mutex<Option<Dormant>>,
 }
 
@@ -124,6 +126,7 @@ impl Process {
             schedstat,
             stat: OnceLock::new(),
             hint: AtomicU32::new(0),
+            at_top: AtomicBool::new(false),
             dormant: Mutex::new(None),
         })
     }
@@ -157,6 +160,18 @@ impl Process {
     /// The process that it reports its end to; 0 for none within the procfs.
     pub(super) fn parent(&self) -> io::Result<u32> {
         Ok(self.status()?.parent)
+    }
+
+    /// Whether [`note_at_top`](Self::note_at_top) was said.
+    pub(super) fn is_at_top(&self) -> bool {
+        self.at_top.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that its parent is where the sandbox begins. That does not change: a process gets another parent only
+    /// when the one it has ends, and with the sandbox's init the sandbox does, while what comes from outside of a
+    /// namespace is left to its own namespace's init, which is outside as well (`find_new_reaper` in the kernel).
+    pub(super) fn note_at_top(&self) {
+        self.at_top.store(true, Ordering::Relaxed);
     }
 
     /// Whether it has ended, reaped or not.
@@ -236,7 +251,17 @@ impl Process {
         })
     }
 
-    /// How many looks [`recall`](Self::recall) or [`note_visit`](Self::note_visit) takes: more where there are threads.
+    /// How many looks [`recall`](Self::recall) takes: one, unless there are threads to sample as well.
+    pub(super) fn cost_of_recall(&self) -> u32 {
+        let dormant = self.dormant.lock().unwrap_or_else(PoisonError::into_inner);
+        if dormant.as_ref().is_none_or(|dormant| dormant.threads.is_empty()) {
+            return 1;
+        }
+        drop(dormant);
+        self.cost_of_samples()
+    }
+
+    /// How many looks [`note_visit`](Self::note_visit) takes: more where there are threads.
     pub(super) fn cost_of_samples(&self) -> u32 {
         let threads = self.task_links().map_or(0, |links| links.saturating_sub(ONE_THREAD));
         2 + 3 * u32::try_from(threads.min(THREADS_REMEMBERED as u64)).unwrap_or(0)

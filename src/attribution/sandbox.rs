@@ -6,12 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nix::fcntl::{OFlag, openat};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::stat::Mode;
 
 use super::process::Process;
-use crate::sys::procfs::{Gone as _, numbers};
+use crate::sys::procfs::{Gone as _, ProcessList};
 
 /// Buffer for the entries of /proc: some six hundred processes a call.
 const ENTRIES: usize = 16 * 1024;
@@ -55,6 +53,8 @@ pub(super) struct Sandbox {
     processes: Processes,
     known: Mutex<HashMap<u32, Arc<Process>>>,
     remembered: usize,
+    /// Kept from one list to the next.
+    list: Mutex<Option<ProcessList>>,
     /// How many there were when they were last listed.
     listed: AtomicU32,
 }
@@ -63,7 +63,13 @@ impl Sandbox {
     pub(super) fn new(processes: Processes) -> Self {
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(REMEMBERED as u64, |(soft, _)| soft / SHARE_OF_FILES);
         let remembered = usize::try_from(files).unwrap_or(REMEMBERED).min(REMEMBERED);
-        Self { processes, known: Mutex::new(HashMap::new()), remembered, listed: AtomicU32::new(FIRST_LIST) }
+        Self {
+            processes,
+            known: Mutex::new(HashMap::new()),
+            remembered,
+            list: Mutex::new(None),
+            listed: AtomicU32::new(FIRST_LIST),
+        }
     }
 
     fn proc(&self) -> BorrowedFd<'_> {
@@ -131,11 +137,20 @@ impl Sandbox {
     pub(super) fn list(&self) -> io::Result<Vec<u32>> {
         let mut pids = match &self.processes {
             Processes::Dedicated(proc) | Processes::All(proc) => {
-                // A description of its own: its position is not shared with other threads.
-                let directory =
-                    openat(proc, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
                 let mut pids = Vec::with_capacity(128);
-                numbers(directory.as_fd(), &mut [0; ENTRIES], |pid| pids.push(pid))?;
+                let mut kept = self.list.try_lock();
+                match &mut kept {
+                    Ok(kept) => {
+                        let mut list = match kept.take() {
+                            Some(list) => list,
+                            None => ProcessList::open(proc.as_fd(), ENTRIES)?,
+                        };
+                        list.read(|pid| pids.push(pid))?;
+                        **kept = Some(list);
+                    }
+                    // In use by another thread, which may take long over it.
+                    Err(_) => ProcessList::open(proc.as_fd(), ENTRIES)?.read(|pid| pids.push(pid))?,
+                }
                 pids
             }
             Processes::Below { root_pid, .. } => self.descendants(*root_pid)?,

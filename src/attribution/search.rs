@@ -30,7 +30,7 @@ impl Attributor {
     /// where nobody was found to hold it.
     #[must_use]
     pub fn actor_of(&self, source: SocketAddr, destination: SocketAddr, transport: Transport) -> Option<Actor> {
-        let socket = self.diagnosis.find(transport, source, destination, None).ok().flatten()?;
+        let socket = self.diagnosis.find(transport, source, destination).ok().flatten()?;
         let mut actor = Actor { binary: None, pid: None, uid: Some(socket.uid) };
         if socket.inode != 0
             && let Ok(Some(owner)) = self.search(&socket, &mut Effort::naming())

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
@@ -67,11 +68,16 @@ impl Drop for Workload {
     }
 }
 
-/// Where `python3` really is, past links and shims.
+/// Where `python3` really is, past links and shims: a shim may start dozens of programs, so that it is asked once.
 fn python() -> PathBuf {
-    let output =
-        Command::new("python3").args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output();
-    PathBuf::from(String::from_utf8(output.expect("python3, which these tests need").stdout).unwrap().trim())
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON
+        .get_or_init(|| {
+            let ask = ["-c", "import os, sys; print(os.path.realpath(sys.executable))"];
+            let output = Command::new("python3").args(ask).output().expect("python3, which these tests need");
+            PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+        })
+        .clone()
 }
 
 fn real(path: &str) -> String {
@@ -121,7 +127,7 @@ fn an_owner_is_named_by_its_executable_and_digest() {
     let proxy = Proxy::new();
     let attributor = below();
     let workload = Workload::bash(&format!("exec 3<>/dev/tcp/127.0.0.1/{}; read", proxy.port()));
-    let (_stream, client) = proxy.accept();
+    let (stream, client) = proxy.accept();
     // Nothing has been hashed yet.
     assert!(attributor.try_first_owner(client, proxy.at).is_none());
     let claim = attributor.first_owner(client, proxy.at).unwrap();
@@ -130,7 +136,7 @@ fn an_owner_is_named_by_its_executable_and_digest() {
     assert_eq!(claim.program.ancestors.len(), 0);
     assert_eq!((claim.pid, claim.uid), (workload.pid(), nix::unistd::geteuid().as_raw()));
     assert_eq!(attributor.try_first_owner(client, proxy.at).unwrap().unwrap().program, claim.program);
-    attributor.confirm(&claim).unwrap();
+    attributor.confirm(&claim, &stream).unwrap();
 }
 
 #[test]
@@ -143,10 +149,10 @@ fn both_families_and_ipv4_through_ipv6_sockets_have_owners() {
             "import socket\ns = socket.socket(socket.{family})\ns.connect(('{connect}', {}))\ninput()",
             proxy.port()
         ));
-        let (_stream, client) = proxy.accept();
+        let (stream, client) = proxy.accept();
         let claim = attributor.first_owner(client, proxy.at).unwrap();
         assert_eq!(claim.pid, workload.pid(), "{connect}");
-        attributor.confirm(&claim).unwrap();
+        attributor.confirm(&claim, &stream).unwrap();
     }
 }
 
@@ -187,10 +193,10 @@ fn a_connection_inherited_by_another_program_is_ambiguous() {
              print(p.pid, flush=True)\ninput()",
             proxy.port()
         ));
-        let (_stream, client) = proxy.accept();
+        let (stream, client) = proxy.accept();
         workload.hear();
         let claim = attributor.first_owner(client, proxy.at).unwrap();
-        match attributor.confirm(&claim) {
+        match attributor.confirm(&claim, &stream) {
             Ok(()) => assert!(agrees),
             Err(error @ AttributionError::Ambiguous { .. }) => {
                 let text = error.to_string();
@@ -212,12 +218,12 @@ fn a_connection_shared_by_forks_of_one_program_is_not() {
          if os.fork() == 0:\n    print('forked', flush=True); time.sleep(60)\ninput()",
         proxy.port()
     ));
-    let (_stream, client) = proxy.accept();
+    let (stream, client) = proxy.accept();
     workload.hear();
     let claim = attributor.first_owner(client, proxy.at).unwrap();
     // Awake, then remembered as asleep without its sockets, then with them.
     for _ in 0..4 {
-        attributor.confirm(&claim).unwrap();
+        attributor.confirm(&claim, &stream).unwrap();
     }
 }
 
@@ -257,13 +263,13 @@ fn what_sleeps_is_not_read_again_and_what_wakes_to_take_the_connection_is() {
                 proxy.port()
             ),
         ]));
-        let (_stream, client) = proxy.accept();
+        let (stream, client) = proxy.accept();
         let claim = attributor.first_owner(client, proxy.at).unwrap();
         assert_eq!(claim.pid, giver.pid());
         // It may take the taker a moment to fall asleep.
         let deadline = Instant::now() + Duration::from_secs(10);
         let process = loop {
-            attributor.confirm(&claim).unwrap();
+            attributor.confirm(&claim, &stream).unwrap();
             let process = attributor.sandbox.process(taker.pid()).unwrap().unwrap();
             if process.recall(claim.socket.inode).unwrap() == Recall::Lacks {
                 break process;
@@ -275,7 +281,7 @@ fn what_sleeps_is_not_read_again_and_what_wakes_to_take_the_connection_is() {
         giver.tell("give");
         assert_eq!(taker.hear(), "took");
         assert_ne!(process.recall(claim.socket.inode).unwrap(), Recall::Lacks);
-        let error = attributor.confirm(&claim).unwrap_err();
+        let error = attributor.confirm(&claim, &stream).unwrap_err();
         assert!(
             matches!(error, AttributionError::Ambiguous { second_pid, .. } if second_pid == taker.pid()),
             "{error}"
@@ -308,11 +314,11 @@ fn a_thread_with_descriptors_of_its_own_hides_nothing() {
              input()",
             proxy.port()
         ));
-        let (_stream, client) = proxy.accept();
+        let (stream, client) = proxy.accept();
         assert_eq!(workload.hear(), "started");
         let claim = attributor.first_owner(client, proxy.at).unwrap();
         assert_eq!(claim.pid == workload.pid(), agrees);
-        let confirmed = attributor.confirm(&claim);
+        let confirmed = attributor.confirm(&claim, &stream);
         assert_eq!(confirmed.is_ok(), agrees, "{confirmed:?}");
         assert!(agrees || matches!(confirmed, Err(AttributionError::Ambiguous { .. })));
     }
@@ -429,22 +435,76 @@ fn a_claim_does_not_outlive_its_connection_or_its_program() {
     let attributor = below();
     let mut workload =
         Workload::bash(&format!("exec 3<>/dev/tcp/127.0.0.1/{}; read; exec /bin/sleep 60", proxy.port()));
-    let (_stream, client) = proxy.accept();
+    let (stream, client) = proxy.accept();
     let claim = attributor.first_owner(client, proxy.at).unwrap();
-    attributor.confirm(&claim).unwrap();
+    attributor.confirm(&claim, &stream).unwrap();
     workload.tell("go on");
     let deadline = Instant::now() + Duration::from_secs(10);
     while std::fs::read_link(format!("/proc/{}/exe", workload.pid())).unwrap() != Path::new(&real("/bin/sleep")) {
         assert!(Instant::now() < deadline);
     }
-    let error = attributor.confirm(&claim).unwrap_err();
+    let error = attributor.confirm(&claim, &stream).unwrap_err();
     assert!(matches!(error, AttributionError::ChangedHands { .. }), "{error}");
 
-    let (workload, _stream, client) = connects(Path::new("/bin/bash"), &proxy);
+    let (workload, stream, client) = connects(Path::new("/bin/bash"), &proxy);
     let claim = attributor.first_owner(client, proxy.at).unwrap();
-    attributor.confirm(&claim).unwrap();
+    attributor.confirm(&claim, &stream).unwrap();
     drop(workload);
-    assert!(attributor.confirm(&claim).is_err());
+    assert!(attributor.confirm(&claim, &stream).is_err());
+}
+
+#[test]
+fn a_claim_does_not_outlive_our_end_of_its_connection() {
+    let proxy = Proxy::new();
+    let attributor = below();
+    // The socket stays, its connection does not: connect(2) to AF_UNSPEC.
+    let mut workload = Workload::python(&format!(
+        "import ctypes, socket\n\
+         s = socket.create_connection(('127.0.0.1', {}))\n\
+         input()\n\
+         assert ctypes.CDLL(None).connect(s.fileno(), bytes(16), 16) == 0\n\
+         print('left', flush=True)\ninput()",
+        proxy.port()
+    ));
+    let (stream, client) = proxy.accept();
+    let claim = attributor.first_owner(client, proxy.at).unwrap();
+    attributor.confirm(&claim, &stream).unwrap();
+    workload.tell("leave");
+    assert_eq!(workload.hear(), "left");
+    assert!(claim.owner.process.find(claim.socket.inode).unwrap().is_some());
+    let error = attributor.confirm(&claim, &stream).unwrap_err();
+    assert!(matches!(error, AttributionError::ChangedHands { .. }), "{error}");
+    // Nor does another connection pass for it.
+    let (_other_workload, other, _) = connects(Path::new("/bin/bash"), &proxy);
+    let error = attributor.confirm(&claim, &other).unwrap_err();
+    assert!(matches!(error, AttributionError::ChangedHands { .. }), "{error}");
+}
+
+#[test]
+fn what_still_connects_owns_nothing() {
+    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, connect, listen, socket};
+    let proxy = Proxy::new();
+    let proc = OwnedFd::from(std::fs::File::open("/proc").unwrap());
+    let root_pid = std::os::unix::process::parent_id();
+    let attributor = attributor(Processes::Below { proc, root_pid });
+    // A queue for one connection: the next has to wait until that is accepted.
+    listen(&proxy.listener, Backlog::new(0).unwrap()).unwrap();
+    let _first = TcpStream::connect(proxy.at).unwrap();
+    let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let second = socket(AddressFamily::Inet, SockType::Stream, kind, None).unwrap();
+    let at = SockaddrIn::new(127, 0, 0, 1, proxy.port());
+    assert_eq!(connect(second.as_raw_fd(), &at), Err(nix::errno::Errno::EINPROGRESS));
+    let second = TcpStream::from(second);
+    let client = second.local_addr().unwrap();
+    let error = attributor.first_owner(client, proxy.at).unwrap_err();
+    assert!(matches!(error, AttributionError::NoSocket { .. }), "{error}");
+    // The control: once it has been accepted, it has its owner.
+    proxy.accept();
+    let (stream, accepted) = proxy.accept();
+    assert_eq!(accepted, client);
+    let claim = attributor.first_owner(client, proxy.at).unwrap();
+    assert_eq!(claim.pid, std::process::id());
+    attributor.confirm(&claim, &stream).unwrap();
 }
 
 #[test]

@@ -110,7 +110,8 @@ fn known() -> impl Iterator<Item = u8> {
 }
 
 fn bounding_set() -> u64 {
-    known().filter(|&capability| bounded(capability).unwrap_or(true)).fold(0, |bits, capability| bits | 1 << capability)
+    let each = (0..CAPABILITIES).map_while(|capability| Some((capability, bounded(capability).ok()?)));
+    each.fold(0, |bits, (capability, is_bounded)| bits | u64::from(is_bounded) << capability)
 }
 
 /// Kernels before 4.3 have no ambient set, so nothing in it.

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::net::TcpStream;
+
 use super::Proxy;
 use super::denial::{Kind, Refusal};
 use super::intent::Intent;
@@ -50,6 +52,7 @@ pub(super) struct Permit {
 /// A client connection as authorisation sees it. Identity belongs to the connection, a decision to each request.
 #[derive(Debug)]
 pub(super) struct Client {
+    stream: Arc<TcpStream>,
     peer: SocketAddr,
     listener: SocketAddr,
     owner: Mutex<Option<Owner>>,
@@ -57,8 +60,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(peer: SocketAddr, listener: SocketAddr) -> Self {
-        Self { peer, listener, owner: Mutex::default(), confirmed: AtomicBool::new(false) }
+    pub(super) fn new(stream: Arc<TcpStream>, peer: SocketAddr, listener: SocketAddr) -> Self {
+        Self { stream, peer, listener, owner: Mutex::default(), confirmed: AtomicBool::new(false) }
     }
 
     fn found(&self) -> MutexGuard<'_, Option<Owner>> {
@@ -112,12 +115,13 @@ impl Client {
         if self.confirmed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let outcome = match attributor.try_confirm(claim) {
+        let outcome = match attributor.try_confirm(claim, &self.stream) {
             Some(outcome) => outcome,
             // More than this thread has time for: the sandbox runs much, or means to be in the way.
             None => {
-                let (claim, attributor) = (claim.clone(), attributor.clone());
-                tokio::task::spawn_blocking(move || attributor.confirm(&claim)).await.map_err(|_| unfinished())?
+                let (claim, attributor, stream) = (claim.clone(), attributor.clone(), self.stream.clone());
+                let confirmed = tokio::task::spawn_blocking(move || attributor.confirm(&claim, &stream)).await;
+                confirmed.map_err(|_| unfinished())?
             }
         };
         outcome.map_err(|error| refuse(&error))?;

@@ -23,7 +23,7 @@ const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 /// What becomes of the connection.
 pub(super) enum Outcome {
     /// It is a tunnel now, to this.
-    Open(TcpStream, Box<Permission>),
+    Open(Leg, Box<Permission>),
     /// It was refused and may ask again.
     Refused,
     /// It was refused and must end.

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::Poll;
 
@@ -36,19 +37,19 @@ fn describe(attempts: &[(SocketAddr, io::Error)], timed_out: bool) -> String {
 }
 
 /// Connects to the first of `addresses` that accepts, preferred families alternating, each attempt starting when the
-/// one before it has failed or has had [`limits::DIAL_STAGGER`].
+/// one before it has failed or has had [`limits::DIAL_STAGGER`]; says which it was.
 ///
 /// # Errors
 /// What each address answered.
-pub(super) async fn dial(addresses: &[IpAddr], port: u16) -> Result<TcpStream, DialError> {
+pub(super) async fn dial(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), DialError> {
     let deadline = Instant::now() + limits::DIAL_TIME;
     let mut attempts = Vec::new();
-    let stream = match addresses {
+    let reached = match addresses {
         // The common case needs neither timer nor allocation beyond the socket's own.
         [only] => {
             let address = SocketAddr::new(*only, port);
             match timeout_at(deadline, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => Some(stream),
+                Ok(Ok(stream)) => Some((stream, *only)),
                 Ok(Err(error)) => {
                     attempts.push((address, error));
                     return Err(DialError { attempts, timed_out: false });
@@ -58,13 +59,13 @@ pub(super) async fn dial(addresses: &[IpAddr], port: u16) -> Result<TcpStream, D
         }
         _ => timeout_at(deadline, race(&interleave(addresses), port, &mut attempts)).await.unwrap_or_default(),
     };
-    let Some(stream) = stream else {
+    let Some((stream, address)) = reached else {
         let timed_out = attempts.len() < addresses.len().min(limits::DIAL_ADDRESSES);
         return Err(DialError { attempts, timed_out });
     };
     // Only fails on a socket that is already gone, which the first read will say.
     let _ = stream.set_nodelay(true);
-    Ok(stream)
+    Ok((stream, address))
 }
 
 /// The first address's family, then the other, in turn (RFC 8305 §4).
@@ -85,7 +86,11 @@ pub(super) fn interleave(addresses: &[IpAddr]) -> Vec<IpAddr> {
 
 type Attempt = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
 
-async fn race(addresses: &[IpAddr], port: u16, failed: &mut Vec<(SocketAddr, io::Error)>) -> Option<TcpStream> {
+async fn race(
+    addresses: &[IpAddr],
+    port: u16,
+    failed: &mut Vec<(SocketAddr, io::Error)>,
+) -> Option<(TcpStream, IpAddr)> {
     let mut waiting = addresses.iter().map(|&address| SocketAddr::new(address, port));
     let mut running: Vec<(SocketAddr, Attempt)> = Vec::new();
     let mut next = Box::pin(sleep_until(Instant::now()));
@@ -104,7 +109,7 @@ async fn race(addresses: &[IpAddr], port: u16, failed: &mut Vec<(SocketAddr, io:
             let mut at = 0;
             while let Some((address, attempt)) = running.get_mut(at) {
                 match attempt.as_mut().poll(cx) {
-                    Poll::Ready(Ok(stream)) => return Poll::Ready(Some(stream)),
+                    Poll::Ready(Ok(stream)) => return Poll::Ready(Some((stream, address.ip()))),
                     Poll::Ready(Err(error)) => {
                         failed.push((*address, error));
                         drop(running.swap_remove(at));
@@ -122,7 +127,7 @@ async fn race(addresses: &[IpAddr], port: u16, failed: &mut Vec<(SocketAddr, io:
 }
 
 /// Has the kernel find out when a silent peer is gone.
-pub(super) fn keep_alive(stream: &TcpStream) {
+pub(super) fn keep_alive(stream: &impl AsFd) {
     // These fail only on a socket that is already gone, which the first read will say.
     let _ = setsockopt(stream, sockopt::KeepAlive, &true);
     let _ = setsockopt(stream, sockopt::TcpKeepIdle, &limits::KEEPALIVE_IDLE);
@@ -151,7 +156,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let start = Instant::now();
-        let stream = dial(&[ip("127.0.0.2"), ip("127.0.0.3"), ip("127.0.0.1")], port).await.unwrap();
+        let (stream, address) = dial(&[ip("127.0.0.2"), ip("127.0.0.3"), ip("127.0.0.1")], port).await.unwrap();
+        assert_eq!(address, ip("127.0.0.1"));
         assert_eq!(stream.peer_addr().unwrap().ip(), ip("127.0.0.1"));
         assert!(start.elapsed() < limits::DIAL_STAGGER);
     }

@@ -14,6 +14,7 @@ use super::authorize::{Client, Permit};
 use super::denial::{Kind, Refusal};
 use super::http::{self, Inside, Scope, Session};
 use super::intent::Intent;
+use super::parent::Leg;
 use super::tls::hello::{Hello, Sniff, sniff as sniffed};
 use super::tls::upstream::TlsError;
 use super::tls::{HTTP1, HTTP2};
@@ -28,10 +29,10 @@ const SNIFF_BYTES: usize = 2048;
 
 /// An intercepted tunnel, both of its sockets open.
 pub(super) struct Interception {
-    pub client: TcpStream,
+    pub client: Arc<TcpStream>,
     /// Bytes that the client sent ahead.
     pub ahead: Vec<u8>,
-    pub upstream: TcpStream,
+    pub upstream: Leg,
     pub permission: Permission,
 }
 
@@ -39,7 +40,7 @@ pub(super) struct Interception {
 pub(super) const PROTOCOLS: [&[u8]; 2] = [HTTP2, HTTP1];
 
 /// An origin's end of an intercepted connection.
-type Leg = TlsStream<TcpStream>;
+type Origin = TlsStream<Leg>;
 
 /// What the client speaks inside.
 enum Spoken {
@@ -51,10 +52,10 @@ enum Spoken {
 impl Interception {
     /// Runs to the end.
     pub(super) async fn run(self, proxy: &Arc<Proxy>, owner: &Arc<Client>) {
-        let Self { mut client, mut ahead, upstream, permission } = self;
-        super::dial::keep_alive(&upstream);
+        let Self { client, mut ahead, upstream, permission } = self;
+        super::dial::keep_alive(upstream.socket());
         let intent = permission.intent.clone();
-        let spoken = match sniff(&mut client, &mut ahead, proxy).await {
+        let spoken = match sniff(Transport::Socket(client.clone()), &mut ahead, proxy).await {
             Ok(Some(spoken)) => spoken,
             // It left before it said anything.
             Ok(None) => return,
@@ -69,22 +70,22 @@ impl Interception {
                 return;
             }
         };
-        let address = permission.address;
+        let reached = (permission.address, permission.via.clone());
         match spoken {
             Spoken::Tls(hello) => {
-                self::tls(proxy, owner, Replay::new(ahead, client), upstream, permission, hello).await;
+                self::tls(proxy, owner, Replay::new(ahead, Transport::Socket(client)), upstream, permission, hello).await;
             }
             Spoken::Http1 => {
                 let session = Session::new(proxy, owner, Scope::Tunnel(Box::new(Inside::new(intent, false))));
-                if session.begin(upstream, false, address).await.is_ok() {
-                    let gate = Gate::with_held(Transport::Socket(Arc::new(client)), ahead, proxy.patience);
+                if session.begin(upstream, false, reached).await.is_ok() {
+                    let gate = Gate::with_held(Transport::Socket(client), ahead, proxy.patience);
                     http::serve_inside(session, gate).await;
                 }
             }
             Spoken::Http2 => {
                 let session = Session::new(proxy, owner, Scope::Tunnel(Box::new(Inside::new(intent, false))));
-                if session.begin(upstream, true, address).await.is_ok() {
-                    http::serve_http2(Arc::new(session), Replay::new(ahead, client)).await;
+                if session.begin(upstream, true, reached).await.is_ok() {
+                    http::serve_http2(Arc::new(session), Replay::new(ahead, Transport::Socket(client))).await;
                 }
             }
         }
@@ -92,7 +93,7 @@ impl Interception {
 }
 
 /// Reads on until it is clear what the client speaks; `None` if it says nothing and leaves.
-async fn sniff(client: &mut TcpStream, ahead: &mut Vec<u8>, proxy: &Proxy) -> Result<Option<Spoken>, Refusal> {
+async fn sniff(mut client: Transport, ahead: &mut Vec<u8>, proxy: &Proxy) -> Result<Option<Spoken>, Refusal> {
     let refuse = |what: &str| {
         Refusal::new(Kind::UnsupportedProtocol, format!("the endpoint has request rules, and the client {what}"))
             .advising("speak TLS or HTTP to it, or have the endpoint say `tls: skip` if nothing needs to be inspected")
@@ -125,9 +126,9 @@ async fn sniff(client: &mut TcpStream, ahead: &mut Vec<u8>, proxy: &Proxy) -> Re
 /// What is neither TLS nor HTTP passes while a policy is learned, and is written down as such.
 async fn learned(
     proxy: &Arc<Proxy>,
-    client: TcpStream,
+    client: Arc<TcpStream>,
     ahead: Vec<u8>,
-    upstream: TcpStream,
+    upstream: Leg,
     permission: Permission,
 ) {
     if let Some(learner) = &proxy.learner {
@@ -135,7 +136,7 @@ async fn learned(
     }
     let tunnel = Tunnel {
         proxy: proxy.clone(),
-        client: Arc::new(client),
+        client,
         upstream,
         permission,
         to_upstream: ahead,
@@ -148,8 +149,8 @@ async fn learned(
 async fn tls(
     proxy: &Arc<Proxy>,
     owner: &Arc<Client>,
-    client: Replay<TcpStream>,
-    upstream: TcpStream,
+    client: Replay<Transport>,
+    upstream: Leg,
     permission: Permission,
     hello: Hello,
 ) {
@@ -168,7 +169,7 @@ async fn tls(
         (Scope::Refused(_), Some(Ok(name))) => name,
         _ => intent.host.clone(),
     };
-    let config = match proxy.authority.server_config(&name, alpn) {
+    let config = match proxy.termination.authority.server_config(&name, alpn) {
         Ok(config) => config,
         Err(error) => {
             proxy.events.find(Severity::High, "no-certificate", format!("no certificate for {name} can be made: {error}"));
@@ -182,7 +183,7 @@ async fn tls(
     };
     let session = Session::new(proxy, owner, scope);
     if let Some((leg, http2)) = leg.map(|leg| { let http2 = leg.get_ref().1.alpn_protocol() == Some(HTTP2); (leg, http2) })
-        && session.begin(leg, http2, permission.address).await.is_err()
+        && session.begin(leg, http2, (permission.address, permission.via.clone())).await.is_err()
     {
         return;
     }
@@ -228,15 +229,15 @@ fn client_protocol(hello: &Hello, chosen: Option<&'static [u8]>) -> Option<&'sta
 /// can translate.
 async fn reach_tls(
     proxy: &Arc<Proxy>,
-    upstream: TcpStream,
+    upstream: Leg,
     permission: &Permission,
     hello: &Hello,
-) -> Result<(Leg, Option<&'static [u8]>), Refusal> {
+) -> Result<(Origin, Option<&'static [u8]>), Refusal> {
     let intent = &permission.intent;
     match proxy.handshake(intent, upstream, &offer(hello)).await {
         Err(TlsError::NoApplicationProtocol) => {
-            let (again, _) = proxy.reach(intent, &permission.owner, &permission.permit).await?;
-            proxy.secure(intent, again, &PROTOCOLS).await
+            let again = proxy.reach(intent, &permission.owner, &permission.permit).await?;
+            proxy.secure(intent, again.leg, &PROTOCOLS).await
         }
         Err(error) => Err(untrusted(intent, &error)),
         Ok(reached) => Ok(reached),
@@ -279,10 +280,10 @@ impl Proxy {
     async fn handshake(
         &self,
         intent: &Intent,
-        stream: TcpStream,
+        stream: Leg,
         offer: &[&'static [u8]],
-    ) -> Result<(Leg, Option<&'static [u8]>), TlsError> {
-        let (leg, chosen) = self.upstream_tls.handshake(stream, &intent.host, offer).await?;
+    ) -> Result<(Origin, Option<&'static [u8]>), TlsError> {
+        let (leg, chosen) = self.termination.upstream.handshake(stream, &intent.host, offer).await?;
         Ok((leg, PROTOCOLS.into_iter().find(|protocol| chosen.as_deref() == Some(protocol))))
     }
 
@@ -290,9 +291,9 @@ impl Proxy {
     pub(super) async fn secure(
         &self,
         intent: &Intent,
-        stream: TcpStream,
+        stream: Leg,
         offer: &[&'static [u8]],
-    ) -> Result<(Leg, Option<&'static [u8]>), Refusal> {
+    ) -> Result<(Origin, Option<&'static [u8]>), Refusal> {
         self.handshake(intent, stream, offer).await.map_err(|error| untrusted(intent, &error))
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -17,9 +18,19 @@ use super::wire::{Gate, Next, Transport};
 use super::{Proxy, connect, dial, http, limits, splice};
 use crate::event::{Severity, Stage};
 
+/// Has every connection to come carry what each would be given otherwise, at five system calls apiece: an accepted
+/// socket starts with the options of the one that listens (tcp(7); `sk_clone` in the kernel).
+pub(super) fn prepare(listener: &std::net::TcpListener) {
+    // Neither fails on a TCP socket, and no connection is worse than slower without them.
+    let _ = setsockopt(listener, sockopt::TcpNoDelay, &true);
+    dial::keep_alive(listener);
+}
+
 /// Accepts for as long as the task lives: no error ends it.
 pub(super) async fn accept(proxy: Arc<Proxy>, listener: TcpListener, places: Arc<Semaphore>, exits: Arc<Semaphore>) {
     let mut pause = limits::ACCEPT_PAUSE;
+    // Where the listener has an address of its own, so has every connection.
+    let local = listener.local_addr().ok().filter(|local| !local.ip().is_unspecified());
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -42,7 +53,7 @@ pub(super) async fn accept(proxy: Arc<Proxy>, listener: TcpListener, places: Arc
         pause = limits::ACCEPT_PAUSE;
         match places.clone().try_acquire_owned() {
             Ok(place) => {
-                tokio::spawn(serve(proxy.clone(), stream, peer, place));
+                tokio::spawn(serve(proxy.clone(), stream, (peer, local), place));
             }
             Err(_) => {
                 // When even these run out, the kernel's backlog is where the rest waits.
@@ -83,10 +94,13 @@ impl Drop for Counted<'_> {
     }
 }
 
-async fn serve(proxy: Arc<Proxy>, stream: TcpStream, peer: SocketAddr, _place: OwnedSemaphorePermit) {
+/// Who is connected, and to which of our addresses if that is known already.
+type Ends = (SocketAddr, Option<SocketAddr>);
+
+async fn serve(proxy: Arc<Proxy>, stream: TcpStream, ends: Ends, _place: OwnedSemaphorePermit) {
     let _counted = Counted::new(&proxy);
     // The phases share nothing but sockets: what the first needs is gone while a tunnel rests.
-    match Box::pin(requests(&proxy, stream, peer)).await {
+    match Box::pin(requests(&proxy, stream, ends)).await {
         None => {}
         Some(Opened::Tunnel(tunnel)) => Box::pin(tunnel.run()).await,
         Some(Opened::Interception(interception, client)) => Box::pin(interception.run(&proxy, &client)).await,
@@ -100,13 +114,10 @@ enum Opened {
 }
 
 /// Serves requests until the connection ends or becomes a tunnel.
-async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, peer: SocketAddr) -> Option<Opened> {
-    let local = stream.local_addr().ok()?;
-    // Fails only on a socket that is already gone, which the first read will say.
-    let _ = stream.set_nodelay(true);
-    dial::keep_alive(&stream);
-    let client = Arc::new(Client::new(peer, local));
+async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, (peer, local): Ends) -> Option<Opened> {
+    let local = local.or_else(|| stream.local_addr().ok())?;
     let socket = Arc::new(stream);
+    let client = Arc::new(Client::new(socket.clone(), peer, local));
     let mut gate = Gate::new(Transport::Socket(socket.clone()), proxy.patience);
     loop {
         match poll_fn(|cx| gate.poll_next(cx)).await {
@@ -120,9 +131,7 @@ async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, peer: SocketAddr) -> Op
             Next::Connect(length) => match connect::serve(proxy, &client, &socket, &mut gate, length).await {
                 connect::Outcome::Open(upstream, permission) if proxy.inspects(&permission.permit) => {
                     let ahead = gate.held().to_vec();
-                    drop(gate);
-                    let client_stream = Arc::into_inner(socket)?;
-                    let interception = Interception { client: client_stream, ahead, upstream, permission: *permission };
+                    let interception = Interception { client: socket, ahead, upstream, permission: *permission };
                     return Some(Opened::Interception(Box::new(interception), client));
                 }
                 connect::Outcome::Open(upstream, permission) => {
@@ -213,5 +222,34 @@ pub(super) async fn sweep(proxy: Arc<Proxy>) {
     loop {
         tick.tick().await;
         proxy.pool.sweep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net;
+
+    use nix::sys::socket::getsockopt;
+
+    use super::*;
+
+    #[test]
+    fn accepted_connections_have_the_options_of_their_listener() {
+        for prepared in [true, false] {
+            let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+            if prepared {
+                prepare(&listener);
+            }
+            let _client = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (accepted, _) = listener.accept().unwrap();
+            assert_eq!(getsockopt(&accepted, sockopt::TcpNoDelay).unwrap(), prepared);
+            assert_eq!(getsockopt(&accepted, sockopt::KeepAlive).unwrap(), prepared);
+            assert_eq!(getsockopt(&accepted, sockopt::TcpKeepIdle).unwrap() == limits::KEEPALIVE_IDLE, prepared);
+            assert_eq!(
+                getsockopt(&accepted, sockopt::TcpKeepInterval).unwrap() == limits::KEEPALIVE_INTERVAL,
+                prepared
+            );
+            assert_eq!(getsockopt(&accepted, sockopt::TcpKeepCount).unwrap() == limits::KEEPALIVE_PROBES, prepared);
+        }
     }
 }

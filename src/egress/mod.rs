@@ -28,8 +28,8 @@ mod tests;
 
 pub use guard::{Class, classify};
 pub use parent::{
-    AnswerError, Credentials, CredentialsError, ExemptionError, Exemptions, Handshake, Leg, Parent, ParentError,
-    ParentSettings, ProxyUrl, ProxyUrlError, Route, Shaking, TlsClient,
+    AnswerError, Credentials, CredentialsError, ExemptionError, Exemptions, Leg, Parent, ParentError,
+    ParentSettings, ProxyUrl, ProxyUrlError, Route,
 };
 pub use resolve::{ResolveError, Resolver};
 
@@ -67,10 +67,8 @@ pub struct Settings {
     pub host_alias: bool,
     /// Where what happens is recorded.
     pub events: Events,
-    /// Who signs the certificates that clients of intercepted connections are shown.
-    pub authority: Arc<tls::authority::Authority>,
-    /// Who is trusted to sign those of origins.
-    pub upstream_tls: Arc<tls::upstream::Upstream>,
+    /// Who intercepted connections are shown, and whom origins are verified by.
+    pub termination: Arc<tls::Termination>,
     /// Who writes down what passes, which is then everything.
     pub learner: Option<Arc<learn::Learner>>,
     /// How long silent peers are waited for.
@@ -89,8 +87,7 @@ pub struct Proxy {
     events: Events,
     patience: limits::Patience,
     learner: Option<Arc<learn::Learner>>,
-    authority: Arc<tls::authority::Authority>,
-    upstream_tls: Arc<tls::upstream::Upstream>,
+    termination: Arc<tls::Termination>,
     pool: http::Pool,
     pipes: splice::Pipes,
 }
@@ -113,8 +110,7 @@ impl Proxy {
             events: settings.events,
             patience: settings.patience,
             learner: settings.learner,
-            authority: settings.authority,
-            upstream_tls: settings.upstream_tls,
+            termination: settings.termination,
             pool: http::Pool::default(),
             pipes: splice::Pipes::default(),
         })
@@ -135,6 +131,7 @@ impl Proxy {
         let mut tasks = tokio::task::JoinSet::new();
         for listener in listeners {
             listener.set_nonblocking(true)?;
+            listener::prepare(&listener);
             let listener = TcpListener::from_std(listener)?;
             tasks.spawn(listener::accept(self.clone(), listener, places.clone(), exits.clone()));
         }
@@ -149,6 +146,11 @@ impl Proxy {
     /// # Errors
     /// The refusal to answer with.
     async fn reach(&self, intent: &Intent, owner: &Owner, permit: &Permit) -> Result<Reached, Refusal> {
+        self.reach_by(intent, owner, permit, Way::Tunnel).await
+    }
+
+    /// The same, by one way or the other where there is an upstream proxy.
+    async fn reach_by(&self, intent: &Intent, owner: &Owner, permit: &Permit, way: Way) -> Result<Reached, Refusal> {
         let refuse = |kind, detail: String| {
             let mut refusal = Refusal::new(kind, detail).about(intent);
             refusal.binary = owner.binary();
@@ -189,7 +191,11 @@ impl Proxy {
             }
         })?;
         if let Some(parent) = through(&addresses) {
-            let (leg, address) = parent.tunnel(&intent.host, intent.port, &addresses).await.map_err(|error| {
+            let reached = match way {
+                Way::Tunnel => parent.tunnel(&intent.host, intent.port, &addresses).await,
+                Way::Requests => parent.connect().await.map(|leg| (leg, None)),
+            };
+            let (leg, address) = reached.map_err(|error| {
                 let detail = format!("{intent} is allowed but could not be reached: {error}");
                 let mut refusal = refuse(error.kind(), detail).advising(error.next_step());
                 refusal.via = Some(parent.via().clone());
@@ -197,16 +203,10 @@ impl Proxy {
             })?;
             return Ok(Reached { leg, address, via: Some(parent.via().clone()) });
         }
-        let stream = dial::dial(&addresses, intent.port).await.map_err(|error| {
+        let (stream, address) = dial::dial(&addresses, intent.port).await.map_err(|error| {
             let kind = if error.timed_out { Kind::UpstreamTimeout } else { Kind::UpstreamUnreachable };
             refuse(kind, format!("{intent} is allowed but could not be connected to: {error}"))
         })?;
-        let address = stream
-            .peer_addr()
-            .map_err(|error| {
-                refuse(Kind::UpstreamUnreachable, format!("{intent} closed the connection at once: {error}"))
-            })?
-            .ip();
         Ok(Reached { leg: Leg::Tcp(stream), address: Some(address), via: None })
     }
 
@@ -230,6 +230,15 @@ impl Proxy {
                 .filter_map(|(policy, index)| policy.endpoints.get(*index))
                 .any(|endpoint| endpoint.names(&intent.host))
     }
+}
+
+/// How an upstream proxy is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// It is asked for a tunnel.
+    Tunnel,
+    /// It is sent requests in absolute form: many allow no tunnel to port 80.
+    Requests,
 }
 
 /// An open way to a destination.

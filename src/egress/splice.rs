@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
@@ -68,7 +68,8 @@ impl Traffic {
     }
 }
 
-/// Moves bytes both ways until both sides have ended their half, or one has failed.
+/// Moves bytes both ways until both sides have ended their half, or one has failed. Whoever calls closes both sockets
+/// afterwards: the second end is passed on by that alone.
 ///
 /// # Errors
 /// What the socket that failed said; the other has then been reset as well, so that nobody takes a broken stream for
@@ -79,10 +80,11 @@ pub(super) async fn relay(
     pipes: &Pipes,
     traffic: &Traffic,
 ) -> io::Result<()> {
+    let ended = AtomicBool::new(false);
     let both = async {
         tokio::try_join!(
-            direction(client, upstream, pipes, &traffic.sent),
-            direction(upstream, client, pipes, &traffic.received)
+            direction(client, upstream, pipes, &traffic.sent, &ended),
+            direction(upstream, client, pipes, &traffic.received, &ended)
         )
     };
     let outcome = both.await.map(drop);
@@ -99,20 +101,27 @@ pub(super) fn reset_on_close(stream: &TcpStream) {
     let _ = setsockopt(stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
-async fn direction(from: &TcpStream, to: &TcpStream, pipes: &Pipes, moved: &AtomicU64) -> io::Result<()> {
+/// One direction, to its end; `ended` says whether the other has come to its own.
+async fn direction(
+    from: &TcpStream,
+    to: &TcpStream,
+    pipes: &Pipes,
+    moved: &AtomicU64,
+    ended: &AtomicBool,
+) -> io::Result<()> {
     let mut turn = 0;
     loop {
         from.readable().await?;
         let pipe = match pipes.take() {
             Ok(pipe) => pipe,
             // Out of descriptors: a buffer does as well, if slower.
-            Err(_) => return copy(from, to, moved).await,
+            Err(_) => return copy(from, to, moved, ended).await,
         };
         loop {
             match from.try_io(Interest::READABLE, || transfer(from, &pipe.write, limits::PIPE_BYTES)) {
                 Ok(0) => {
                     pipes.put(pipe);
-                    return end(to);
+                    return end_unless_last(to, ended);
                 }
                 Ok(arrived) => {
                     drain(&pipe, to, arrived).await?;
@@ -125,7 +134,7 @@ async fn direction(from: &TcpStream, to: &TcpStream, pipes: &Pipes, moved: &Atom
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // Nothing is in the pipe: the socket's protocol does not splice (a kernel TLS or MPTCP socket).
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return copy(from, to, moved).await,
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return copy(from, to, moved, ended).await,
                 Err(error) => return Err(error),
             }
         }
@@ -155,12 +164,12 @@ fn transfer(from: impl std::os::fd::AsFd, to: impl std::os::fd::AsFd, most: usiz
     }
 }
 
-async fn copy(from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<()> {
+async fn copy(from: &TcpStream, to: &TcpStream, moved: &AtomicU64, ended: &AtomicBool) -> io::Result<()> {
     loop {
         from.readable().await?;
         let mut buffer = vec![0; limits::COPY_BYTES];
         match from.try_read(&mut buffer) {
-            Ok(0) => return end(to),
+            Ok(0) => return end_unless_last(to, ended),
             Ok(arrived) => {
                 write_all(to, &buffer[..arrived]).await?;
                 moved.fetch_add(arrived as u64, Ordering::Relaxed);
@@ -182,6 +191,10 @@ pub(super) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()
         }
     }
     Ok(())
+}
+
+fn end_unless_last(to: &TcpStream, ended: &AtomicBool) -> io::Result<()> {
+    if ended.swap(true, Ordering::Relaxed) { Ok(()) } else { end(to) }
 }
 
 /// Passes the end of a stream on, leaving the other direction open.

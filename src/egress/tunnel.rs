@@ -14,7 +14,7 @@ use super::guard;
 use super::intent::Intent;
 use super::parent::{self, Leg};
 use super::splice::{self, Traffic};
-use super::{Proxy, dial};
+use super::{Proxy, dial, limits};
 use crate::event::{Disposition, Event, NetworkActivity, Stage, Via};
 
 /// Two connections that belong together, and why they may.
@@ -102,9 +102,7 @@ impl Permission {
 impl Tunnel {
     /// Runs to the end.
     pub(super) async fn run(self) {
-        let Self { proxy, client, mut upstream, mut permission, to_upstream, to_client } = self;
-        dial::keep_alive(upstream.socket());
-        let traffic = Traffic::default();
+        let Self { proxy, client, mut upstream, permission, to_upstream, to_client } = self;
         if upstream.write_all(&to_upstream).await.is_err()
             || upstream.flush().await.is_err()
             || splice::write_all(&client, &to_client).await.is_err()
@@ -112,24 +110,65 @@ impl Tunnel {
             return;
         }
         drop((to_upstream, to_client));
-        let mut generations = proxy.store.subscribe();
-        tokio::select! {
-            // How a tunnel ends is its users' affair: both have been told by the sockets.
-            _ = parent::relay(&client, &mut upstream, &proxy.pipes, &traffic) => {}
-            reason = permission.revoked(&proxy, &mut generations) => {
-                permission.record_revoked(&proxy, reason);
-                splice::reset_on_close(&client);
-                splice::reset_on_close(upstream.socket());
+        let traffic = Traffic::default();
+        let revoked = match upstream {
+            Leg::Tcp(upstream) => {
+                let relayed = splice::relay(&client, &upstream, &proxy.pipes, &traffic);
+                let revoked = until_over(&proxy, permission, relayed, idle(&traffic, Some(&upstream), &proxy)).await;
+                if revoked {
+                    splice::reset_on_close(&upstream);
+                }
+                revoked
             }
-            () = idle(&traffic, proxy.patience.tunnel) => {}
+            Leg::Tls(mut upstream) => {
+                dial::keep_alive(upstream.get_ref().0);
+                let relayed = parent::relay(&client, &mut upstream, &traffic);
+                let revoked = until_over(&proxy, permission, relayed, idle(&traffic, None, &proxy)).await;
+                if revoked {
+                    splice::reset_on_close(upstream.get_ref().0);
+                }
+                revoked
+            }
+        };
+        if revoked {
+            splice::reset_on_close(&client);
         }
         traffic.count(&proxy.events);
     }
 }
 
+/// Waits for whichever comes first, and answers whether it was the policy that took the permission back.
+async fn until_over(
+    proxy: &Proxy,
+    mut permission: Permission,
+    relayed: impl Future<Output = std::io::Result<()>>,
+    idle: impl Future<Output = ()>,
+) -> bool {
+    let mut generations = proxy.store.subscribe();
+    tokio::select! {
+        // How a tunnel ends is its users' affair: both have been told by the sockets.
+        _ = relayed => false,
+        reason = permission.revoked(proxy, &mut generations) => {
+            permission.record_revoked(proxy, reason);
+            true
+        }
+        () = idle => false,
+    }
+}
+
 /// Returns when nothing has moved for `patience`, to the precision of that time.
-pub(super) async fn idle(traffic: &Traffic, patience: Duration) {
-    let mut seen = u64::MAX;
+///
+/// Also has the kernel look after `upstream`, but not before it would first ask whether the peer is there: most tunnels
+/// are shorter, and the kernel counts from the last byte however late it is told (tcp(7), TCP_KEEPIDLE).
+pub(super) async fn idle(traffic: &Traffic, upstream: Option<&TcpStream>, proxy: &Proxy) {
+    let patience = proxy.patience.tunnel;
+    let young = Duration::from_secs(limits::KEEPALIVE_IDLE.into()).min(patience);
+    let mut seen = traffic.total();
+    tokio::time::sleep(young).await;
+    if let Some(upstream) = upstream {
+        dial::keep_alive(upstream);
+    }
+    tokio::time::sleep(patience - young).await;
     while traffic.total() != seen {
         seen = traffic.total();
         tokio::time::sleep(patience).await;

@@ -5,11 +5,13 @@
 
 use std::io;
 use std::future::Future;
+use std::os::fd::AsRawFd as _;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use nix::sys::socket::{MsgFlags, recv};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -388,8 +390,29 @@ impl Gate {
             self.buffer.drain(..self.start);
             self.start = 0;
         }
-        self.buffer.reserve(BUFFER);
-        pin!(tokio::io::AsyncReadExt::read_buf(&mut self.transport, &mut self.buffer)).poll(cx)
+        let Transport::Socket(socket) = &self.transport else {
+            self.buffer.reserve(BUFFER);
+            return pin!(tokio::io::AsyncReadExt::read_buf(&mut self.transport, &mut self.buffer)).poll(cx);
+        };
+        let filled = self.buffer.len();
+        loop {
+            self.buffer.resize(filled + BUFFER, 0);
+            let mut received = 0;
+            let outcome = socket.try_io(Interest::READABLE, || {
+                received = recv(socket.as_raw_fd(), &mut self.buffer[filled..], MsgFlags::empty())?;
+                // A read that leaves room has emptied the socket, and what comes after it makes a new event (epoll(7),
+                // EPOLLET): the next reader need not try first and be told to wait.
+                if (1..BUFFER).contains(&received) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            self.buffer.truncate(filled + received);
+            match outcome {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && received == 0 => {
+                    ready!(socket.poll_read_ready(cx))?;
+                }
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+                _ => return Poll::Ready(Ok(received)),
+            }
+        }
     }
 
     /// Fills `out` with the next bytes of a body, at most `most`, none at the end of the stream.

@@ -14,7 +14,8 @@ use crate::attribution::{AttributionConfig, Attributor, Processes};
 use crate::cli::{BinaryIdentity, OnInvalidPolicy, PolicyOptions, TlsOptions, UpstreamProxy};
 use crate::egress::limits::Patience;
 use crate::egress::tls::{Termination, authority::Authority, upstream::Upstream};
-use crate::egress::{Credentials, Handshake, ParentSettings, Proxy, ProxyUrl, Resolver, Settings, TlsClient};
+use crate::egress::learn::Learner;
+use crate::egress::{Credentials, ParentSettings, Proxy, ProxyUrl, Resolver, Settings};
 use crate::event::{Events, Severity};
 use crate::policy::{OnInvalid, Policy, PolicySource, Sources, Store};
 use crate::sys::netlink::Socket;
@@ -84,7 +85,7 @@ pub fn warm_up(store: &Arc<Store>) {
 
 /// The corporate proxy that the flags describe. Anything that does not fit together ends the start: a setting that was
 /// meant and does nothing would show only when something has left by the wrong way.
-pub fn upstream_proxy(flags: &UpstreamProxy) -> Result<Option<ParentSettings>, Failure> {
+pub fn upstream_proxy(flags: &UpstreamProxy, trust: &Arc<Upstream>) -> Result<Option<ParentSettings>, Failure> {
     let Some(url) = &flags.upstream_proxy else { return Ok(None) };
     let url: ProxyUrl = url.parse().map_err(|error| Failure::usage(format!("--upstream-proxy: {error}")))?;
     let insecure = flags.upstream_proxy_allow_insecure_auth;
@@ -100,16 +101,12 @@ pub fn upstream_proxy(flags: &UpstreamProxy) -> Result<Option<ParentSettings>, F
         )));
     }
     let credentials = flags.upstream_proxy_auth_file.as_deref().map(Credentials::read);
-    let tls: Option<Arc<dyn Handshake>> = match url.is_plain() {
-        true => None,
-        false => Some(Arc::new(TlsClient::public().map_err(|error| Failure::setup(format!("{url}: TLS: {error}")))?)),
-    };
     Ok(Some(ParentSettings {
         url,
         exempt: flags.upstream_no_proxy.clone().unwrap_or_default(),
         credentials: credentials.transpose().map_err(Failure::setup)?,
         resolve_remotely: flags.upstream_proxy_resolve_remotely,
-        tls,
+        tls: Some(trust.clone()),
     }))
 }
 
@@ -160,36 +157,47 @@ pub fn termination(options: &TlsOptions, sandbox: Option<&str>) -> Result<Termin
     let authority = authority.map_err(|error| Failure::setup(format!("the sandbox's CA: {error}")))?;
     let upstream =
         Upstream::new(&options.upstream_ca).map_err(|error| Failure::setup(format!("--upstream-ca {error}")))?;
-    Ok(Termination { authority, upstream })
+    Ok(Termination { authority: Arc::new(authority), upstream: Arc::new(upstream) })
 }
 
-/// Serves the proxy on `listeners` until the returned sender is dropped.
-pub fn serve(
-    store: Arc<Store>,
-    attributor: Option<Arc<Attributor>>,
-    listeners: Vec<TcpListener>,
-    parent: Option<ParentSettings>,
-    own_addresses: Vec<SocketAddr>,
-    host_alias: bool,
-    events: &Events,
-) -> watch::Sender<bool> {
+/// What a proxy serves with, besides what every proxy does alike.
+pub struct Serving {
+    /// The policy.
+    pub store: Arc<Store>,
+    /// Who finds out which program asks.
+    pub attributor: Option<Arc<Attributor>>,
+    /// Where clients connect.
+    pub listeners: Vec<TcpListener>,
+    /// The corporate proxy.
+    pub parent: Option<ParentSettings>,
+    /// Whom clients and origins are to trust, and to be trusted by.
+    pub termination: Arc<Termination>,
+    /// Who writes down what passes.
+    pub learner: Option<Arc<Learner>>,
+    /// Our own addresses, which are never dialled.
+    pub own_addresses: Vec<SocketAddr>,
+    /// Whether this host's loopback can be reached by its alias.
+    pub host_alias: bool,
+}
+
+/// Serves the proxy until the returned sender is dropped.
+pub fn serve(serving: Serving, events: &Events) -> watch::Sender<bool> {
     let proxy = Proxy::new(Settings {
-        store,
-        attributor,
+        store: serving.store,
+        attributor: serving.attributor,
         resolver: Resolver::new(HOSTS, RESOLV_CONF, DNS_PORT),
-        parent,
-        own_addresses,
-        host_alias,
+        parent: serving.parent,
+        own_addresses: serving.own_addresses,
+        host_alias: serving.host_alias,
         events: events.clone(),
-        authority: Arc::new(crate::egress::tls::authority::Authority::generate(None).unwrap_or_else(|_| std::process::abort())),
-        upstream_tls: Arc::new(crate::egress::tls::upstream::Upstream::new(&[]).unwrap_or_else(|_| std::process::abort())),
-        learner,
+        termination: serving.termination,
+        learner: serving.learner,
         patience: Patience::default(),
     });
     let (stop, stopped) = watch::channel(false);
     let events = events.clone();
     tokio::spawn(async move {
-        if let Err(error) = proxy.serve(listeners, stopped).await {
+        if let Err(error) = proxy.serve(serving.listeners, stopped).await {
             events.find(Severity::Critical, "proxy-not-serving", format!("the egress proxy cannot serve: {error}"));
         }
     });

@@ -163,7 +163,9 @@ pub async fn prepare(mut orders: Orders) -> Result<Prepared, LaunchError> {
             Ok(Some((Report::Forked { pid }, mut descriptors))) if launched.is_some() => {
                 init_end = descriptors.pop().and_then(|pidfd| Child::new(Pid::from_raw(pid), pidfd).ok());
                 match (&init_end, launched.take()) {
-                    (Some(_), Some(launched)) => drop(launched.end().await),
+                    // It has nothing left to do but to end, which is not waited for: to give back as much memory as
+                    // this process has takes a while.
+                    (Some(_), Some(launched)) => drop(tokio::spawn(launched.end())),
                     _ => return Err(LaunchError::setup("starting the sandbox", "its init came without a pidfd")),
                 }
             }

@@ -16,7 +16,7 @@ fn a_chain_of_forks_never_outruns_the_look_at_all_owners() {
         let (mut inside, proc) = namespace(&script);
         let attributor = attributor(Processes::Dedicated(proc));
         inside.tell("go on");
-        let (_stream, client) = proxy.accept();
+        let (stream, client) = proxy.accept();
         assert_eq!(inside.hear(), "started");
         let mut claim = attributor.first_owner(client, proxy.at);
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -25,7 +25,7 @@ fn a_chain_of_forks_never_outruns_the_look_at_all_owners() {
             claim = attributor.first_owner(client, proxy.at);
         }
         let claim = claim.unwrap();
-        let outcomes: Vec<_> = (0..100).map(|_| attributor.confirm(&claim)).collect();
+        let outcomes: Vec<_> = (0..100).map(|_| attributor.confirm(&claim, &stream)).collect();
         let passed = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         let seen = outcomes.iter().filter(|o| matches!(o, Err(AttributionError::Ambiguous { .. }))).count();
         println!("chain, inherited {inherited}: {passed} of 100 passed, {seen} saw the other program");
@@ -44,10 +44,10 @@ fn honest_churn_is_no_chain() {
     let (mut inside, proc) = namespace(&script);
     let attributor = attributor(Processes::Dedicated(proc));
     inside.tell("go on");
-    let (_stream, client) = proxy.accept();
+    let (stream, client) = proxy.accept();
     let claim = attributor.first_owner(client, proxy.at).unwrap();
     let begin = Instant::now();
-    let passed = (0..200).filter(|_| attributor.confirm(&claim).is_ok()).count();
+    let passed = (0..200).filter(|_| attributor.confirm(&claim, &stream).is_ok()).count();
     println!("a loop of short programs: {passed} of 200 passed, {:?} each", begin.elapsed() / 200);
     assert!(passed >= 190, "{passed}");
 }
@@ -71,11 +71,11 @@ fn what_a_workload_opens_does_not_hold_up_the_thread_that_must_not_wait() {
         proxy.port()
     ));
     // The control: what is easily found is found at once.
-    let (_stream, client) = proxy.accept();
+    let (stream, client) = proxy.accept();
     workload.hear();
     let claim = attributor.first_owner(client, proxy.at).unwrap();
     assert!(attributor.try_first_owner(client, proxy.at).unwrap().is_ok());
-    assert!(attributor.confirm(&claim).is_ok());
+    assert!(attributor.confirm(&claim, &stream).is_ok());
     workload.tell("go on");
     let (_second, client) = proxy.accept();
     assert_eq!(workload.hear(), "many");
@@ -102,14 +102,14 @@ fn confirming_gives_up_where_it_would_hold_everyone_up() {
     let (mut inside, proc) = namespace(&script);
     let attributor = attributor(Processes::Dedicated(proc));
     inside.tell("go on");
-    let (_stream, client) = proxy.accept();
+    let (stream, client) = proxy.accept();
     assert_eq!(inside.hear(), "ready");
     let claim = attributor.first_owner(client, proxy.at).unwrap();
-    attributor.confirm(&claim).unwrap();
+    attributor.confirm(&claim, &stream).unwrap();
     // It runs between any two looks, and has to be read in full each time.
     std::thread::sleep(Duration::from_millis(20));
-    assert!(attributor.try_confirm(&claim).is_none());
-    attributor.confirm(&claim).unwrap();
+    assert!(attributor.try_confirm(&claim, &stream).is_none());
+    attributor.confirm(&claim, &stream).unwrap();
 
     // The control: alone, the owner is confirmed at once.
     let proxy = Proxy::new();
@@ -118,9 +118,9 @@ fn confirming_gives_up_where_it_would_hold_everyone_up() {
     let (mut inside, proc) = namespace(&script);
     let attributor = super::attributor(Processes::Dedicated(proc));
     inside.tell("go on");
-    let (_stream, client) = proxy.accept();
+    let (stream, client) = proxy.accept();
     let claim = attributor.first_owner(client, proxy.at).unwrap();
-    attributor.try_confirm(&claim).unwrap().unwrap();
+    attributor.try_confirm(&claim, &stream).unwrap().unwrap();
 }
 
 /// Set for the test that runs itself again as another user.
@@ -153,12 +153,12 @@ fn what_hides_in_the_sandbox_is_read_and_what_cannot_be_read_is_named() {
         let attributor = below();
         let mut workload =
             Workload::start(Command::new("unshare").args(["--user", map, "/usr/bin/perl", "-e", &hidden]));
-        let (_stream, client) = proxy.accept();
+        let (stream, client) = proxy.accept();
         assert_eq!(workload.hear(), "hidden");
         let claim = attributor.first_owner(client, proxy.at).unwrap();
         assert_eq!(claim.pid, workload.pid());
         assert_eq!(&*claim.program.executable.path, real("/usr/bin/perl"));
-        attributor.confirm(&claim).unwrap();
+        attributor.confirm(&claim, &stream).unwrap();
         // And it is no way to hold another's connection unseen.
         let inherited = format!(
             "exec 3<>/dev/tcp/127.0.0.1/{}; unshare --user {map} /usr/bin/perl -e '{hide} $| = 1; print \"hidden\\n\"; \
@@ -167,10 +167,10 @@ fn what_hides_in_the_sandbox_is_read_and_what_cannot_be_read_is_named() {
         );
         drop(workload);
         let mut workload = Workload::bash(&inherited);
-        let (_stream, client) = proxy.accept();
+        let (stream, client) = proxy.accept();
         while workload.hear() != "hidden" {}
         let claim = attributor.first_owner(client, proxy.at).unwrap();
-        let error = attributor.confirm(&claim).unwrap_err();
+        let error = attributor.confirm(&claim, &stream).unwrap_err();
         assert!(matches!(error, AttributionError::Ambiguous { .. }), "{error}");
     }
     // In our own it cannot, and is named.
@@ -180,13 +180,13 @@ fn what_hides_in_the_sandbox_is_read_and_what_cannot_be_read_is_named() {
             .args(["-e", &format!("{hide} $0 = \"it's me\"; $| = 1; print \"hidden\\n\"; <STDIN>")]),
     );
     assert_eq!(hides.hear(), "hidden");
-    let (_workload, _stream, client) = connects(Path::new("/bin/bash"), &proxy);
+    let (_workload, stream, client) = connects(Path::new("/bin/bash"), &proxy);
     let claim = attributor.first_owner(client, proxy.at).unwrap();
-    let error = attributor.confirm(&claim).unwrap_err();
+    let error = attributor.confirm(&claim, &stream).unwrap_err();
     assert!(matches!(error, AttributionError::Unreadable { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains(&hides.pid().to_string()) && text.contains("(\"it's me\")"), "{text}");
     // The control: without it, the rest is read.
     drop(hides);
-    attributor.confirm(&claim).unwrap();
+    attributor.confirm(&claim, &stream).unwrap();
 }

@@ -49,7 +49,7 @@ fn a_pid_namespace_of_its_own_numbers_and_names_its_owners() {
             .args(["--pid", "--fork", "--mount-proc", "/bin/sh", "-c", "/bin/bash -c \"$0\"; true"])
             .arg(script),
     );
-    let (_stream, client) = proxy.accept();
+    let (stream, client) = proxy.accept();
     let child = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", inside.pid())).unwrap();
     let proc = || OwnedFd::from(std::fs::File::open(format!("/proc/{}/root/proc", child.trim())).unwrap());
     let paths = |claim: &Claim| claim.program.ancestors.iter().map(|a| a.path.to_string()).collect::<Vec<_>>();
@@ -60,12 +60,12 @@ fn a_pid_namespace_of_its_own_numbers_and_names_its_owners() {
     assert_eq!(&*claim.program.executable.path, real("/bin/bash"));
     assert_eq!(paths(&claim), Vec::<String>::new());
     assert!(!dedicated.sandbox.list().unwrap().contains(&1));
-    dedicated.confirm(&claim).unwrap();
+    dedicated.confirm(&claim, &stream).unwrap();
     // The control: where nothing says so it counts, unless it runs our own executable.
     let mut all = attributor(Processes::All(proc()));
     let claim = all.first_owner(client, proxy.at).unwrap();
     assert_eq!(paths(&claim), [real("/bin/sh")]);
-    all.confirm(&claim).unwrap();
+    all.confirm(&claim, &stream).unwrap();
     all.own = Some(Fingerprint::of(&stat("/bin/sh").unwrap()));
     assert_eq!(paths(&all.first_owner(client, proxy.at).unwrap()), Vec::<String>::new());
 }
@@ -99,18 +99,18 @@ fn an_init_that_cannot_be_read_stops_nobody() {
     let error = std::fs::read_link("/proc/1/exe").unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     let proxy = Proxy::new();
-    let (_workload, _stream, client) = connects(Path::new("/bin/bash"), &proxy);
+    let (_workload, stream, client) = connects(Path::new("/bin/bash"), &proxy);
     let ours = std::env::current_exe().unwrap();
     let dedicated = attributor(Processes::Dedicated(proc()));
     let claim = dedicated.first_owner(client, proxy.at).unwrap();
     assert_eq!(claim.program.ancestors.len(), 1);
     assert_eq!(Path::new(&*claim.program.ancestors[0].path), ours);
-    dedicated.confirm(&claim).unwrap();
+    dedicated.confirm(&claim, &stream).unwrap();
     // The control: where it may belong to the sandbox it grants nothing as an ancestor, and may be another owner.
     let all = attributor(Processes::All(proc()));
     let claim = all.first_owner(client, proxy.at).unwrap();
     assert_eq!(Path::new(&*claim.program.ancestors.last().unwrap().path), ours);
-    let error = all.confirm(&claim).unwrap_err();
+    let error = all.confirm(&claim, &stream).unwrap_err();
     assert!(matches!(error, AttributionError::Unreadable { pid: 1, .. }), "{error}");
 }
 
@@ -147,7 +147,7 @@ fn one_process_may_hold_many_connections() {
         let claim = attributor.try_first_owner(streams[turn].1, proxy.at).unwrap().unwrap();
         times.push(begin.elapsed());
         assert_eq!(&*claim.program.executable.path, python().to_str().unwrap());
-        attributor.confirm(&claim).unwrap();
+        attributor.confirm(&claim, &streams[turn].0).unwrap();
     }
     times.sort_unstable();
     println!("owner of one of 20 connections of one process: {:?}", times[100]);
@@ -189,7 +189,7 @@ fn sleeping_processes_cost_next_to_nothing() {
             for _ in 0..count {
                 assert_eq!(inside.hear(), "ready");
             }
-            let (_stream, client) = proxy.accept();
+            let (stream, client) = proxy.accept();
             let child = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", inside.pid())).unwrap();
             let inner = OwnedFd::from(std::fs::File::open(format!("/proc/{}/root/proc", child.trim())).unwrap());
             let outer = OwnedFd::from(std::fs::File::open("/proc").unwrap());
@@ -198,13 +198,13 @@ fn sleeping_processes_cost_next_to_nothing() {
                 let attributor = attributor(processes);
                 let claim = attributor.first_owner(client, proxy.at).unwrap();
                 let begin = Instant::now();
-                attributor.confirm(&claim).unwrap();
+                attributor.confirm(&claim, &stream).unwrap();
                 let cold = begin.elapsed();
                 for _ in 0..5 {
-                    attributor.confirm(&claim).unwrap();
+                    attributor.confirm(&claim, &stream).unwrap();
                 }
                 let owner = median(Box::new(|| drop(attributor.try_first_owner(client, proxy.at).unwrap().unwrap())));
-                let confirm = median(Box::new(|| attributor.confirm(&claim).unwrap()));
+                let confirm = median(Box::new(|| attributor.confirm(&claim, &stream).unwrap()));
                 println!(
                     "{count:>3} × 100 descriptors, {label}, {place}: owner {owner:?}, confirm {confirm:?}, the first \
                      time {cold:?}"

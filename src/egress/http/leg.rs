@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::body::Body;
 use crate::egress::limits;
+use crate::event::Via;
 
 /// How to send on a connection.
 #[derive(Debug)]
@@ -29,8 +30,20 @@ pub(in crate::egress) enum Sender {
 pub(in crate::egress) struct Kept {
     /// How to send on it.
     pub sender: Sender,
-    /// The address it was dialled at.
-    pub address: IpAddr,
+    /// The address it leads to; unknown where the upstream proxy resolves.
+    pub address: Option<IpAddr>,
+    /// The upstream proxy on the way, where there is one.
+    pub via: Option<Arc<Via>>,
+    /// It ends at that proxy, which takes requests in absolute form.
+    pub absolute: bool,
+}
+
+impl Kept {
+    /// The same connection once more, where it carries many requests.
+    pub(super) fn another(&self) -> Option<Self> {
+        let sender = self.sender.another()?;
+        Some(Self { sender, address: self.address, via: self.via.clone(), absolute: self.absolute })
+    }
 }
 
 impl Sender {
@@ -50,8 +63,7 @@ impl Sender {
         matches!(self, Self::Http2(_, takes) if takes.load(Ordering::Relaxed))
     }
 
-    /// Another way to send on the same connection, where it carries many requests.
-    pub(super) fn another(&self) -> Option<Self> {
+    fn another(&self) -> Option<Self> {
         match self {
             Self::Http1(_) => None,
             Self::Http2(sender, takes) => Some(Self::Http2(sender.clone(), takes.clone())),
@@ -110,15 +122,15 @@ pub(super) async fn http2(stream: impl AsyncRead + AsyncWrite + Send + Unpin + '
 #[derive(Debug, Default)]
 pub(super) struct Idle {
     http1: Vec<Kept>,
-    http2: Option<(Sender, IpAddr)>,
+    http2: Option<Kept>,
 }
 
 impl Idle {
     /// One that is open; HTTP/2 if there is one and `http1_only` does not forbid it.
     pub(super) fn take(&mut self, http1_only: bool) -> Option<Kept> {
-        if !http1_only && let Some((sender, address)) = &self.http2 {
-            if let (Some(sender), false) = (sender.another(), sender.is_closed()) {
-                return Some(Kept { sender, address: *address });
+        if !http1_only && let Some(kept) = &self.http2 {
+            if !kept.sender.is_closed() {
+                return kept.another();
             }
             self.http2 = None;
         }
@@ -136,7 +148,7 @@ impl Idle {
             return;
         }
         match kept.sender {
-            Sender::Http2(..) => self.http2 = Some((kept.sender, kept.address)),
+            Sender::Http2(..) => self.http2 = Some(kept),
             Sender::Http1(_) if self.http1.len() < limits::POOL_PER_DESTINATION => self.http1.push(kept),
             Sender::Http1(_) => {}
         }

@@ -19,6 +19,7 @@ pub(super) use serve::{Outcome, serve_forward, serve_http2, serve_inside};
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -34,9 +35,9 @@ use super::intercept::PROTOCOLS;
 use super::tls::{HTTP1, HTTP2};
 use super::tunnel::Permission;
 use super::wire::{Fault, Gate, Interim};
-use super::{Proxy, limits};
+use super::{ParentError, Proxy, Reached, Way, limits};
 use crate::event::redact::redacted;
-use crate::event::{HttpRequestFacts, Stage};
+use crate::event::{HttpRequestFacts, Stage, Via};
 use crate::policy::request::Pass;
 use body::{Hold, Released};
 use exchange::{Exchange, Exchanges, Lease, Opened};
@@ -121,13 +122,13 @@ impl Session {
     ///
     /// # Errors
     /// What the HTTP library says of a connection that is gone already.
-    pub(super) async fn begin<S>(&self, stream: S, http2: bool, address: std::net::IpAddr) -> Result<(), hyper::Error>
+    pub(super) async fn begin<S>(&self, stream: S, http2: bool, (address, via): (Option<IpAddr>, Option<Arc<Via>>)) -> Result<(), hyper::Error>
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
         let sender = if http2 { leg::http2(stream).await? } else { leg::http1(stream).await? };
         if let Scope::Tunnel(inside) = &self.scope {
-            inside.idle().put(Kept { sender, address });
+            inside.idle().put(Kept { sender, address, via, absolute: false });
         }
         Ok(())
     }
@@ -169,7 +170,8 @@ impl Session {
                         intent: &permission.intent,
                         owner: &permission.owner,
                         permit: &permission.permit,
-                        address: Some(permission.address),
+                        address: permission.address,
+                        via: permission.via.as_ref(),
                         audited: pass.audited.as_deref().map(|refusal| refusal.reason.as_str()),
                         http: Some(&|| facts(status)),
                     },
@@ -217,27 +219,31 @@ impl Session {
             // Only the first request of a connection waits for more than the first of these.
             let (reached, confirmed) = tokio::join!(reach, self.client.confirm(&owner, proxy));
             confirmed.map_err(|refusal| refusal.about(&intent))?;
-            let Kept { mut sender, address } = reached?;
-            let permission = Permission { intent: intent.clone(), owner: owner.clone(), permit: permit.clone(), address };
+            let mut kept = reached?;
+            let (address, via) = (kept.address, kept.via.clone());
+            let permission = Permission { intent: intent.clone(), owner: owner.clone(), permit: permit.clone(), address, via: via.clone() };
             let opened = Opened::new(self.clone(), Exchange::new(permission.clone(), asked.clone()));
-            let wish = upgrade::for_leg(&wish, &sender, &mut request);
+            let wish = upgrade::for_leg(&wish, &kept.sender, &mut request);
             let key = request.headers().get(header::SEC_WEBSOCKET_KEY).filter(|_| client_upgrade.is_some()).cloned();
             fields::rewrite(
                 &mut request,
                 &Next {
                     intent: &intent,
-                    http2: sender.is_http2(),
+                    http2: kept.sender.is_http2(),
                     secure: self.is_secure(),
                     wish: &wish,
                     signed: matches!(self.scope, Scope::Forward),
                 },
             )?;
-            if sender.is_http2() {
+            if kept.sender.is_http2() {
                 // Its 100 would not be seen.
                 awaited.release();
             }
+            if let (true, Some(parent)) = (kept.absolute, &proxy.parent) {
+                parent.address(&mut request, &intent.host, intent.port).map_err(|error| broken(&intent, &error))?;
+            }
             let response = tokio::select! {
-                response = awaited.answer(sender.send(request), &proxy.patience) => response,
+                response = awaited.answer(kept.sender.send(request), &proxy.patience) => response,
                 () = poll_fn(|cx| opened.exchange.poll_revoked(cx)) => {
                     let detail = format!("a new policy no longer allows what was asked of {intent}");
                     return Err(Refusal::new(Kind::PolicyDenied, detail).about(&intent));
@@ -247,7 +253,10 @@ impl Session {
                 Some(Ok(response)) => {
                     awaited.release();
                     proxy.events.metrics().connect_seconds.observe(begun.elapsed().as_secs_f64());
-                    let lease = Lease { opened, kept: Kept { sender, address } };
+                    if let (true, Some(parent)) = (kept.absolute, &proxy.parent) {
+                        parent.judge(&response).map_err(|error| by_parent(&intent, &via, &error))?;
+                    }
+                    let lease = Lease { opened, kept };
                     let parties =
                         upgrade::Parties { wish: &wish, key: key.as_ref(), client: client_upgrade, messages: pass.messages.clone() };
                     let response = self.pass(response, parties, lease, &permission)?;
@@ -273,8 +282,9 @@ impl Session {
                     repeat
                 }
                 _ => {
-                    let detail = format!("the connection to {intent} at {address} failed before an answer came");
-                    return Err(Refusal::new(Kind::UpstreamFailed, detail)
+                    let at = address.map(|address| format!(" at {address}")).unwrap_or_default();
+                    let detail = format!("the connection to {intent}{at} failed before an answer came");
+                    return Err(Refusal { via, ..Refusal::new(Kind::UpstreamFailed, detail) }
                         .about(&intent)
                         .because(chain(error.error())));
                 }
@@ -293,14 +303,17 @@ impl Session {
             Scope::Forward | Scope::Refused(_) => return None,
             Scope::Tunnel(inside) => inside.idle().take(matches!(wish, Wish::Upgrade(_)))?,
         };
-        self.proxy.admit(intent, &[kept.address], &permit.decision).is_ok().then_some(kept)
+        self.proxy.admit(intent, kept.address.as_slice(), &permit.decision).is_ok().then_some(kept)
     }
 
     async fn connect(&self, intent: &Intent, owner: &Owner, permit: &Permit, wish: &Wish) -> Result<Kept, Refusal> {
         let Scope::Tunnel(inside) = &self.scope else {
-            let (stream, address) = self.proxy.reach(intent, owner, permit).await?;
-            super::dial::keep_alive(&stream);
-            return Ok(Kept { sender: leg::http1(stream).await.map_err(|error| broken(intent, &error))?, address });
+            // What becomes another protocol needs a way of its own.
+            let way = if *wish == Wish::Answer { Way::Requests } else { Way::Tunnel };
+            let Reached { leg, address, via } = self.proxy.reach_by(intent, owner, permit, way).await?;
+            super::dial::keep_alive(leg.socket());
+            let sender = leg::http1(leg).await.map_err(|error| broken(intent, &error))?;
+            return Ok(Kept { sender, address, absolute: way == Way::Requests && via.is_some(), via });
         };
         let http1_only = matches!(wish, Wish::Upgrade(_));
         let _turn = inside.connecting.lock().await;
@@ -308,8 +321,8 @@ impl Session {
         if let Some(kept) = inside.idle().take(http1_only) {
             return Ok(kept);
         }
-        let (stream, address) = self.proxy.reach(intent, owner, permit).await?;
-        super::dial::keep_alive(&stream);
+        let Reached { leg: stream, address, via } = self.proxy.reach(intent, owner, permit).await?;
+        super::dial::keep_alive(stream.socket());
         let sender = if inside.secure {
             let offer = if http1_only { &[HTTP1][..] } else { &PROTOCOLS };
             let (stream, chosen) = self.proxy.secure(intent, stream, offer).await?;
@@ -318,10 +331,11 @@ impl Session {
             leg::http1(stream).await
         };
         let sender = sender.map_err(|error| broken(intent, &error))?;
-        if let Some(another) = sender.another() {
-            inside.idle().put(Kept { sender: another, address });
+        let kept = Kept { sender, address, via, absolute: false };
+        if let Some(another) = kept.another() {
+            inside.idle().put(another);
         }
-        Ok(Kept { sender, address })
+        Ok(kept)
     }
 
     /// Makes the origin's response ours.
@@ -343,6 +357,11 @@ impl Session {
         let exchange = lease.opened.exchange.clone();
         Ok(Response::from_parts(parts, Body::leased(body, exchange, lease)))
     }
+}
+
+fn by_parent(intent: &Intent, via: &Option<Arc<Via>>, error: &ParentError) -> Refusal {
+    let detail = format!("{intent} is allowed but could not be reached: {error}");
+    Refusal { via: via.clone(), ..Refusal::new(error.kind(), detail) }.about(intent).advising(error.next_step())
 }
 
 fn broken(intent: &Intent, error: &dyn std::error::Error) -> Refusal {

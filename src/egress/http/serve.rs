@@ -16,6 +16,7 @@ use super::{Scope, Session, upgrade};
 use crate::egress::authorize::Client;
 use crate::egress::denial::{Kind, Refusal};
 use crate::egress::head::HeadError;
+use crate::egress::parent::Leg;
 use crate::egress::tunnel::Tunnel;
 use crate::egress::wire::{Gate, Next};
 use crate::egress::{Proxy, limits, splice};
@@ -125,7 +126,7 @@ async fn serve_http1(session: Arc<Session>, gate: Gate) -> Outcome {
     let Ok(upstream) = agreed.upstream.await else { return Outcome::Close(socket) };
     gate.unread(&parts.read_buf);
     let upstream = match (socket, agreed.messages.is_some()) {
-        (Some(client), false) => match upstream.downcast::<TokioIo<TcpStream>>() {
+        (Some(client), false) => match upstream.downcast::<TokioIo<Leg>>() {
             Ok(parts) => {
                 return Outcome::Open(Box::new(Tunnel {
                     proxy,

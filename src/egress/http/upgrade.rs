@@ -170,7 +170,7 @@ pub(in crate::egress) async fn relay(
     tokio::select! {
         () = relayed => {}
         reason = standing.revoked(proxy, &mut generations) => standing.record_revoked(proxy, reason),
-        () = tunnel::idle(&traffic, proxy.patience.tunnel) => {}
+        () = tunnel::idle(&traffic, None, proxy) => {}
     }
     traffic.count(&proxy.events);
 }

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::egress::limits;
-use crate::egress::splice::{self, Pipes, Traffic};
+use crate::egress::splice::{self, Traffic};
 
 /// A connection that carries a destination's bytes.
 #[derive(Debug)]
@@ -82,28 +82,23 @@ impl AsyncWrite for Leg {
     }
 }
 
-/// Moves bytes both ways as [`splice::relay`] does, by copying where there is TLS.
+/// Moves bytes both ways as [`splice::relay`] does, by copying.
 ///
 /// # Errors
 /// What the side that failed said; the other has then been reset as well. A TLS stream that ends without close_notify
 /// has failed (RFC 8446 §6.1): it may have been cut.
 pub(in crate::egress) async fn relay(
     client: &TcpStream,
-    upstream: &mut Leg,
-    pipes: &Pipes,
+    upstream: &mut TlsStream<TcpStream>,
     traffic: &Traffic,
 ) -> io::Result<()> {
-    let stream = match upstream {
-        Leg::Tcp(stream) => return splice::relay(client, stream, pipes, traffic).await,
-        Leg::Tls(stream) => stream,
-    };
     let outcome = {
-        let (read, write) = tokio::io::split(&mut **stream);
+        let (read, write) = tokio::io::split(&mut *upstream);
         tokio::try_join!(outwards(client, write, &traffic.sent), inwards(read, client, &traffic.received)).map(drop)
     };
     if outcome.is_err() {
         splice::reset_on_close(client);
-        splice::reset_on_close(stream.get_ref().0);
+        splice::reset_on_close(upstream.get_ref().0);
     }
     outcome
 }

@@ -7,14 +7,12 @@
 mod answer;
 mod credentials;
 mod exempt;
-mod handshake;
 mod leg;
 mod url;
 
 pub use answer::AnswerError;
 pub use credentials::{Credentials, CredentialsError};
 pub use exempt::{ExemptionError, Exemptions};
-pub use handshake::{Handshake, Shaking, TlsClient};
 pub use leg::Leg;
 pub(super) use leg::relay;
 pub use url::{ProxyUrl, ProxyUrlError};
@@ -48,7 +46,7 @@ pub struct ParentSettings {
     /// Whether it is given names instead of addresses.
     pub resolve_remotely: bool,
     /// Who speaks TLS to it; needed where the URL says https.
-    pub tls: Option<Arc<dyn Handshake>>,
+    pub tls: Option<Arc<Upstream>>,
 }
 
 /// The upstream proxy.

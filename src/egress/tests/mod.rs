@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::limits::Patience;
+use super::tls::Termination;
 use super::tls::authority::Authority;
 use super::tls::upstream::Upstream;
 use super::{ParentSettings, Proxy, Resolver, Settings};
@@ -110,6 +111,7 @@ impl Fixture {
         let authority = Arc::new(Authority::generate(Some("proxy")).unwrap());
         let root = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(root.path(), origins().certificate_pem()).unwrap();
+        let upstream = Arc::new(Upstream::new(&[root.path().to_owned()]).unwrap());
         let settings = Settings {
             store: store.clone(),
             attributor,
@@ -118,8 +120,7 @@ impl Fixture {
             own_addresses: vec![address],
             host_alias: true,
             events,
-            authority: authority.clone(),
-            upstream_tls: Arc::new(Upstream::new(&[root.path().to_owned()]).unwrap()),
+            termination: Arc::new(Termination { authority: authority.clone(), upstream }),
             learner: None,
             patience,
         };

@@ -21,9 +21,9 @@ use rustls::crypto::CryptoProvider;
 #[derive(Debug)]
 pub struct Termination {
     /// Who the client is shown.
-    pub authority: authority::Authority,
+    pub authority: Arc<authority::Authority>,
     /// How the origin is verified.
-    pub upstream: upstream::Upstream,
+    pub upstream: Arc<upstream::Upstream>,
 }
 
 /// HTTP/2 over TLS, as ALPN names it (RFC 9113 §3.2).
