@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::inside;
+
 /// How to reach the origin.
 #[derive(Clone)]
 pub struct Way {
@@ -18,7 +20,7 @@ pub struct Way {
 
 impl Way {
     /// A connection to the origin: direct, or a tunnel through the proxy once it has said 200.
-    fn open(&self) -> TcpStream {
+    pub fn open(&self) -> TcpStream {
         let Some(proxy) = self.proxy else { return TcpStream::connect(self.origin).expect("connect") };
         let mut stream = TcpStream::connect(proxy).expect("connect to the proxy");
         // In one write, as programs do: `write!` on a socket would make one of each piece, and wake the proxy for each.
@@ -49,6 +51,9 @@ pub fn main(arguments: &[String]) {
         }),
         "requests" => requests(&way, number(3), Duration::from_secs(number(4))),
         "tunnel" => tunnel(&way),
+        "tls-requests" => inside::requests(&way, number(3), Duration::from_secs(number(4))),
+        "tls-connections" => inside::connections(&way, number(3), Duration::from_secs(number(4))),
+        "tls-streams" => inside::streams(&way, number(3), Duration::from_secs(number(4))),
         "idle" => idle(&way, number(3)),
         other => panic!("no load {other:?}"),
     }

@@ -6,6 +6,10 @@
 
 #[path = "client.rs"]
 mod client;
+#[path = "inside.rs"]
+mod inside;
+#[path = "relay.rs"]
+mod relay;
 #[path = "../tests/world.rs"]
 #[allow(dead_code, reason = "the harness serves the tests too, which use more of it")]
 mod world;
@@ -19,6 +23,10 @@ use serde_json::Value;
 use world::{Daemon, ORIGIN_V4, World};
 
 const ORIGIN_PORT: u16 = 8080;
+/// The same files over TLS, and HTTP/2.
+const TLS_PORT: u16 = 8443;
+/// The relay without a policy.
+const RELAY_PORT: u16 = 3132;
 const SQUID_PORT: u16 = 3130;
 const TINYPROXY_PORT: u16 = 3131;
 /// Idle tunnels that the memory row holds open.
@@ -31,6 +39,10 @@ fn main() {
             let _ = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
         }
         Some("client") => client::main(&arguments[1..]),
+        Some("relay") => {
+            let path = |index: usize| Path::new(&arguments[index]);
+            relay::main(arguments[1].parse().expect("an address"), path(2), path(3), path(4));
+        }
         _ => Bench::new(arguments.iter().any(|argument| argument == "QUICK")).run(),
     }
 }
@@ -42,7 +54,40 @@ struct Bench {
     client: PathBuf,
     quick: bool,
     rivals: Vec<(&'static str, u16, Daemon)>,
+    /// Authorities, in PEM: who signs for intercepted connections, and the origin's.
+    authority: Authorities,
     _origin: Daemon,
+}
+
+/// Files of certificates and keys.
+struct Authorities {
+    /// Of intercepted connections, ours and the relay's.
+    inside: (PathBuf, PathBuf),
+    /// Of the origin.
+    origin: PathBuf,
+}
+
+/// Makes both, and a certificate for the origin beside them.
+fn authorities(world: &World) -> Authorities {
+    let signer = |name: &str| {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut parameters = rcgen::CertificateParams::default();
+        parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let certificate = parameters.self_signed(&key).expect("a certificate");
+        let file = world.file(&format!("{name}.pem"), certificate.pem());
+        let secret = world.file(&format!("{name}.key"), key.serialize_pem());
+        std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("mode");
+        (file, secret, rcgen::Issuer::new(parameters, key))
+    };
+    let (certificate, key, _) = signer("inside");
+    let (origin, _, issuer) = signer("origins");
+    let leaf_key = rcgen::KeyPair::generate().expect("a key");
+    let leaf = rcgen::CertificateParams::new(vec![ORIGIN_V4.to_string()]).expect("a name");
+    let leaf = leaf.signed_by(&leaf_key, &issuer).expect("a certificate");
+    world.file("leaf.pem", leaf.pem());
+    world.file("leaf.key", leaf_key.serialize_pem());
+    Authorities { inside: (certificate, key), origin }
 }
 
 /// A row of the table: a figure for each way, and which direction is better.
@@ -59,6 +104,7 @@ impl Bench {
         // Tens of thousands of connections in TIME_WAIT would make the search for a free port the thing measured.
         let no_time_wait = || std::fs::write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0");
         world.in_machine(no_time_wait).and_then(|()| world.in_origin(no_time_wait)).expect("tcp_max_tw_buckets");
+        let authority = authorities(&world);
         let origin = start_nginx(&world);
         let client = world.directory().join("client");
         std::fs::copy(std::env::current_exe().expect("own path"), &client).expect("copy the client");
@@ -66,13 +112,14 @@ impl Bench {
             "policy.yaml",
             format!(
                 "version: 1\nfilesystem_policy:\n  include_workdir: false\n  read_only: [{}]\nnetwork_policies:\n  bench:\n    \
-                 endpoints:\n      - {{host: {ORIGIN_V4}, port: {ORIGIN_PORT}}}\n    binaries:\n      - {{path: {}}}\n",
+                 endpoints:\n      - {{host: {ORIGIN_V4}, port: {ORIGIN_PORT}}}\n      - {{host: {ORIGIN_V4}, port: {TLS_PORT}, protocol: rest, \
+                 rules: [{{allow: {{method: GET, path: /1k}}}}]}}\n    binaries:\n      - {{path: {}}}\n",
                 world.directory().display(),
                 client.display()
             ),
         );
         let rivals = start_rivals(&world);
-        Self { world, policy, client, quick, rivals, _origin: origin }
+        Self { world, policy, client, quick, rivals, authority, _origin: origin }
     }
 
     fn run(&self) {
@@ -91,6 +138,7 @@ impl Bench {
         for row in &rows {
             row.print();
         }
+        self.inside(seconds);
         println!("\nours, CONNECT p50 by what else the sandbox runs (processes of 100 descriptors):");
         for kind in ["same", "other"] {
             for &count in processes {
@@ -146,8 +194,54 @@ impl Bench {
             .args(parameters)
             .output()
             .expect("the client");
-        serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|_| panic!("no figures: {}", String::from_utf8_lossy(&output.stderr)))
+        figures(&output)
+    }
+
+    /// Inside TLS: direct, ours, and the relay that judges nothing.
+    fn inside(&self, seconds: &str) {
+        let (certificate, key) = &self.authority.inside;
+        let mut relay = self.world.machine_program(&self.client);
+        relay.args(["relay", &format!("127.0.0.1:{RELAY_PORT}")]).args([certificate, key, &self.authority.origin]);
+        let _relay = Daemon::spawn(relay);
+        world::eventually("the relay answers", || {
+            self.world.in_machine(|| std::net::TcpStream::connect(("127.0.0.1", RELAY_PORT)).is_ok())
+        });
+        let target = format!("{ORIGIN_V4}:{TLS_PORT}");
+        let outside = |load: &[&str], proxy: &str, trust: &Path, parameters: &[&str]| {
+            let mut command = self.world.machine_program(&self.client);
+            command.env("SSL_CERT_FILE", trust).arg("client").args(load).args([proxy, &target]).args(parameters);
+            figures(&command.output().expect("the client"))
+        };
+        let ours = |load: &[&str], parameters: &[&str]| {
+            let run = self.world.run().policy(&self.policy).args([
+                "--ca-cert".as_ref(),
+                certificate.as_os_str(),
+                "--ca-key".as_ref(),
+                key.as_os_str(),
+                "--upstream-ca".as_ref(),
+                self.authority.origin.as_os_str(),
+            ]);
+            let command = run.command([self.client.as_os_str(), "client".as_ref()]);
+            let outcome = command.args(load).args(["127.0.0.1:3128", &target]).args(parameters).output().expect(0);
+            serde_json::from_str(&outcome.stdout).unwrap_or_else(|_| panic!("no figures: {outcome:?}"))
+        };
+        println!("\n{:<42} {:>10} {:>10} {:>10} {:>10}   ratios of ours", "inside TLS", "direct", "ours", "relay", "");
+        let relay = format!("127.0.0.1:{RELAY_PORT}");
+        for (name, unit, key, load, count) in [
+            ("requests, 8 connections", "/s", "per_second", "tls-requests", "8"),
+            ("request, one connection, p50", "ms", "p50_ms", "tls-requests", "1"),
+            ("new connections, 8 clients", "/s", "per_second", "tls-connections", "8"),
+            ("HTTP/2, one connection, 100 streams", "/s", "per_second", "tls-streams", "100"),
+        ] {
+            let of = |figures: Value| figures[key].as_f64().expect("a figure");
+            let parameters = [count, seconds];
+            let figures = vec![
+                ("direct", of(outside(&[load], "-", &self.authority.origin, &parameters))),
+                ("ours", of(ours(&[load], &parameters))),
+                ("relay", of(outside(&[load], &relay, certificate, &parameters))),
+            ];
+            Row { name, unit, lower_is_better: unit == "ms", figures }.print();
+        }
     }
 
     /// `run -- /bin/true`, whole, against bwrap and against nothing.
@@ -244,6 +338,12 @@ impl Row {
     }
 }
 
+/// What a client printed.
+fn figures(output: &std::process::Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("no figures: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
 /// VmRSS of a process in MB.
 fn resident(pid: i32) -> f64 {
     std::fs::read_to_string(format!("/proc/{pid}/status"))
@@ -268,7 +368,9 @@ fn start_nginx(world: &World) -> Daemon {
         format!(
             "daemon off; worker_processes 1; pid {0}/nginx.pid; error_log stderr crit; user root;\nevents {{ worker_connections 8192; \
              }}\nhttp {{ access_log off; sendfile on; tcp_nodelay on; keepalive_requests 100000000; server {{ listen {ORIGIN_PORT} \
-             backlog=4096; root {0}; }} }}\n",
+             backlog=4096; root {0}; }} \
+             server {{ listen {TLS_PORT} ssl http2 backlog=4096; ssl_certificate {0}/leaf.pem; ssl_certificate_key {0}/leaf.key; \
+             root {0}; }} }}\n",
             root.display()
         ),
     );

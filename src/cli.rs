@@ -26,6 +26,9 @@ pub struct Run {
     /// Let the command reach HOST:PORT, by whatever program; may be repeated. For a quick try: a policy file says more
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "policy")]
     pub allow: Vec<String>,
+    /// Allow everything that can be dialled, write down what the command did, and leave the narrowest policy for it here
+    #[arg(long, value_name = "FILE", conflicts_with_all = LEARNING_DECIDES, value_hint = ValueHint::FilePath)]
+    pub learn: Option<PathBuf>,
     /// Everything that the entrypoint takes as well
     #[command(flatten)]
     pub sandbox: Sandbox,
@@ -36,6 +39,13 @@ pub struct Run {
     #[arg(value_name = "CMD", num_args = 1.., required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
+
+/// What says what is allowed cannot be given where everything is.
+#[cfg(feature = "wasm-policy")]
+const LEARNING_DECIDES: [&str; 4] = ["policy", "allow", "policy_rules", "policy_wasm"];
+/// See above.
+#[cfg(not(feature = "wasm-policy"))]
+const LEARNING_DECIDES: [&str; 3] = ["policy", "allow", "policy_rules"];
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -72,6 +82,9 @@ pub struct Network {
     /// Through what everything leaves
     #[command(flatten)]
     pub upstream: UpstreamProxy,
+    /// Who signs for inspected hosts, and who is believed
+    #[command(flatten)]
+    pub tls: TlsOptions,
     /// What is recorded, and where
     #[command(flatten)]
     pub records: Records,

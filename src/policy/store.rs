@@ -43,6 +43,8 @@ pub struct Sources {
     pub policy: PolicySource,
     /// Rego in place of the shipped rules.
     pub rules: Option<PathBuf>,
+    /// The same, of no file: what decides while a policy is learned.
+    pub own_rules: Option<&'static str>,
     /// A module compiled by `opa build -t wasm`, in place of Rego.
     pub wasm: Option<PathBuf>,
     /// Whether binaries count; not in relaxed mode.
@@ -60,6 +62,7 @@ impl Sources {
         Self {
             policy,
             rules: None,
+            own_rules: None,
             wasm: None,
             require_identity: true,
             on_invalid: OnInvalid::default(),
@@ -87,7 +90,10 @@ impl Sources {
                 PolicySource::File(path) => Some(read_bounded(path)?),
                 PolicySource::BuiltIn(_) => None,
             },
-            rules: self.rules.as_deref().map(read_bounded).transpose()?,
+            rules: match self.own_rules {
+                Some(rules) => Some(rules.to_owned()),
+                None => self.rules.as_deref().map(read_bounded).transpose()?,
+            },
             wasm: self.wasm.as_deref().map(|path| read_bytes(path, MAX_MODULE_BYTES)).transpose()?,
         })
     }
@@ -292,14 +298,15 @@ fn build(sources: &Sources, contents: &Contents, policy: Policy, generation: u64
     let document = Document::of(&policy, sources.require_identity, &sources.root);
     let engine = match (&sources.wasm, &contents.wasm, &sources.rules, &contents.rules) {
         (Some(path), Some(module), _, _) => wasm(module, path, &document)?,
-        (_, _, Some(path), Some(rules)) => {
-            Engine::Rego(Box::new(RegoEngine::with_rules(rules, &path.display().to_string(), &document)?))
+        (_, _, path, Some(rules)) => {
+            let name = path.as_deref().map_or_else(|| "rules".to_owned(), |path| path.display().to_string());
+            Engine::Rego(Box::new(RegoEngine::with_rules(rules, &name, &document)?))
         }
         _ => Engine::Rego(Box::new(RegoEngine::shipped(&document)?)),
     };
     let settings = Settings {
         require_identity: sources.require_identity,
-        shipped_rules: sources.rules.is_none() && sources.wasm.is_none(),
+        shipped_rules: contents.rules.is_none() && sources.wasm.is_none(),
         quarantine: None,
     };
     drop(document);

@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::resolve::steps;
-pub(super) use acl::allows;
+use acl::allows;
 use mounts::{Mounts, Ways};
 
 pub use readable::{Readable, refuse_readable};

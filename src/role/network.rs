@@ -13,6 +13,7 @@ use crate::attribution::Processes;
 use crate::cli;
 use crate::egress::ParentSettings;
 use crate::egress::limits::LISTEN_BACKLOG;
+use crate::egress::tls::Termination;
 use crate::event::{Events, admin};
 use crate::policy::{self, Policy, Store};
 use crate::sys::netlink::{Protocol, Socket};
@@ -25,12 +26,13 @@ pub fn run(arguments: cli::Network) -> u8 {
 fn start(arguments: cli::Network) -> Result<u8, Failure> {
     let events = sandbox::open_events(&arguments.records)?;
     proxy::harden(&events);
-    let parent = proxy::upstream_proxy(&arguments.upstream)?;
-    let store = proxy::open_store(&arguments.policy, Policy::restrictive_default)?;
+    let termination = proxy::termination(&arguments.tls, arguments.records.sandbox.as_deref())?;
+    let parent = proxy::upstream_proxy(&arguments.upstream, &termination.upstream)?;
+    let store = proxy::open_store(&arguments.policy, Policy::restrictive_default, None)?;
     let listener = listen(arguments.bind)?;
     let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
-    let outcome = runtime.block_on(serve(&arguments, store, parent, listener, admin, &events));
+    let outcome = runtime.block_on(serve(&arguments, store, parent, termination, listener, admin, &events));
     events.flush();
     runtime.shutdown_background();
     outcome
@@ -59,6 +61,7 @@ async fn serve(
     arguments: &cli::Network,
     store: Arc<Store>,
     parent: Option<ParentSettings>,
+    termination: Termination,
     listener: TcpListener,
     admin_listener: Option<TcpListener>,
     events: &Events,
@@ -70,7 +73,17 @@ async fn serve(
     let mut own = vec![arguments.bind];
     own.extend(arguments.records.admin_bind);
     proxy::warm_up(&store);
-    let _serving = proxy::serve(store.clone(), attributor, vec![listener], parent, own, false, events);
+    let serving = proxy::Serving {
+        store: store.clone(),
+        attributor,
+        listeners: vec![listener],
+        parent,
+        termination: Arc::new(termination),
+        learner: None,
+        own_addresses: own,
+        host_alias: false,
+    };
+    let _serving = proxy::serve(serving, events);
     let (_readiness, ready) = watch::channel(admin::Readiness::Ready);
     if let Some(listener) = admin_listener {
         tokio::spawn(admin::serve(listener, ready, events.clone()));

@@ -57,13 +57,18 @@ pub fn runtime() -> std::io::Result<Runtime> {
 }
 
 /// Opens the policy that the flags name, or the one built in.
-pub fn open_store(options: &PolicyOptions, built_in: impl FnOnce() -> Policy) -> Result<Arc<Store>, Failure> {
+pub fn open_store(
+    options: &PolicyOptions,
+    built_in: impl FnOnce() -> Policy,
+    own_rules: Option<&'static str>,
+) -> Result<Arc<Store>, Failure> {
     let policy = match &options.policy {
         Some(file) => PolicySource::File(file.clone()),
         None => PolicySource::BuiltIn(Box::new(built_in())),
     };
     Store::open(Sources {
         rules: options.policy_rules.clone(),
+        own_rules,
         wasm: options.wasm(),
         require_identity: options.binary_identity == BinaryIdentity::Required,
         on_invalid: match options.on_invalid_policy {

@@ -37,6 +37,7 @@ fn plan_for_person(arguments: cli::Run) -> Result<Plan, Failure> {
         variables,
         workdir,
         built_in_policy: policy,
+        learn: arguments.learn,
         options: arguments.sandbox,
     })
 }
@@ -61,6 +62,7 @@ fn plan_for_container(arguments: cli::Combined) -> Result<Plan, Failure> {
         variables,
         workdir,
         built_in_policy: None,
+        learn: None,
         options: arguments.sandbox,
     })
 }

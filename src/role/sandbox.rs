@@ -17,6 +17,7 @@ use crate::confine::limits::Limits;
 use crate::contract::{PROXY_PORT, PROXY_URL, TRUST_DIRECTORY, env, exit};
 use crate::egress::tls::{Termination, roots};
 use crate::egress::ParentSettings;
+use crate::egress::learn::{self, Learner};
 use crate::event::{
     Actor, Event, Events, EventsConfig, ProcessActivity, ProcessStep, SandboxIdentity, Severity, admin,
 };
@@ -44,6 +45,8 @@ pub struct Plan {
     pub workdir: Option<PathBuf>,
     /// A policy that came by other means than a file.
     pub built_in_policy: Option<Policy>,
+    /// Where to write the policy that is learned; everything is allowed then.
+    pub learn: Option<PathBuf>,
     /// Everything else, as given.
     pub options: cli::Sandbox,
 }
@@ -89,31 +92,73 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     let events = open_events(&plan.options.records)?;
     proxy::harden(&events);
     check_privileges()?;
-    let parent = proxy::upstream_proxy(&plan.options.upstream)?;
     let store = open_policy(&plan)?;
     let identity = identify(&store.current().policy, &events)?;
     let grants = grants(&plan, &store);
     refuse_writable_policy(&plan, &identity, &grants)?;
     refuse_readable_secrets(&plan, &identity, &grants)?;
     let termination = proxy::termination(&plan.options.tls, plan.options.records.sandbox.as_deref())?;
+    let parent = proxy::upstream_proxy(&plan.options.upstream, &termination.upstream)?;
     let trust = trust(&plan, &termination, &events);
+    let lesson = plan.learn.as_deref().map(Lesson::begin).transpose()?;
     let orders = orders(&plan, identity, grants, trust)?;
     let admin = plan.options.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
     // On the main thread, whose end is the sandbox's end (`launch::prepare`).
-    let outcome = runtime.block_on(serve(&plan, orders, store, parent, admin, events.clone()));
+    let learner = lesson.as_ref().map(|lesson| lesson.learner.clone());
+    let egress = Egress { store, parent, termination: Arc::new(termination), learner };
+    let outcome = runtime.block_on(serve(&plan, orders, egress, admin, events.clone()));
     events.flush();
     // Whatever still runs on a blocking thread has nobody left to answer to.
     runtime.shutdown_background();
+    if let Some(lesson) = lesson {
+        lesson.end(&plan.command)?;
+    }
     outcome
+}
+
+/// What the proxy of a sandbox needs.
+struct Egress {
+    store: Arc<Store>,
+    parent: Option<ParentSettings>,
+    termination: Arc<Termination>,
+    learner: Option<Arc<Learner>>,
+}
+
+/// A policy that is being learned, and where it will be written.
+struct Lesson {
+    learner: Arc<Learner>,
+    file: PathBuf,
+    /// Made before the workload runs, so that nothing is learned for nothing.
+    temporary: PathBuf,
+}
+
+impl Lesson {
+    fn begin(file: &Path) -> Result<Self, Failure> {
+        let name = file.file_name().ok_or_else(|| Failure::usage(format!("--learn {}: expected a file", file.display())))?;
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}", std::process::id()));
+        let temporary = file.with_file_name(hidden);
+        std::fs::OpenOptions::new().write(true).create_new(true).open(&temporary).map_err(|error| {
+            Failure::setup(format!("--learn {}: {error}; name a file in a directory that can be written", file.display()))
+        })?;
+        Ok(Self { learner: Arc::default(), file: file.to_owned(), temporary })
+    }
+
+    fn end(self, command: &Command) -> Result<(), Failure> {
+        let words: Vec<_> = command.argv.iter().map(|word| word.to_string_lossy()).collect();
+        std::fs::write(&self.temporary, self.learner.policy(&words.join(" ")))
+            .and_then(|()| std::fs::rename(&self.temporary, &self.file))
+            .map_err(|error| Failure::setup(format!("--learn {}: {error}", self.file.display())))
+    }
 }
 
 /// The running sandbox: everything that lives between the first namespace and the last process.
 async fn serve(
     plan: &Plan,
     orders: Orders,
-    store: Arc<Store>,
-    parent: Option<ParentSettings>,
+    egress: Egress,
     admin_listener: Option<TcpListener>,
     events: Events,
 ) -> Result<u8, Failure> {
@@ -121,6 +166,7 @@ async fn serve(
     if let Some(listener) = admin_listener {
         tokio::spawn(admin::serve(listener, ready, events.clone()));
     }
+    let store = egress.store.clone();
     proxy::warm_up(&store);
     let mut prepared = prepare(orders, &events).await?;
     let handover = prepared.handover.take().ok_or_else(|| Failure::setup("the sandbox handed nothing over"))?;
@@ -133,8 +179,17 @@ async fn serve(
         tokio::spawn(bypass::report(packets, actor_finder(attributor.clone()), events.clone()));
     }
     let listeners = handover.listeners.into_iter().map(TcpListener::from).collect();
-    let own = plan.options.records.admin_bind.into_iter().collect();
-    let _serving = proxy::serve(store.clone(), attributor, listeners, parent, own, true, &events);
+    let serving = proxy::Serving {
+        store: store.clone(),
+        attributor,
+        listeners,
+        parent: egress.parent,
+        termination: egress.termination,
+        learner: egress.learner,
+        own_addresses: plan.options.records.admin_bind.into_iter().collect(),
+        host_alias: true,
+    };
+    let _serving = proxy::serve(serving, &events);
     if !plan.options.policy.allow_writable_policy {
         tokio::spawn(policy::reload::watch(store, events.clone()));
     }
@@ -196,8 +251,11 @@ pub fn open_events(records: &cli::Records) -> Result<Events, Failure> {
 }
 
 fn open_policy(plan: &Plan) -> Result<Arc<Store>, Failure> {
-    let built_in = || plan.built_in_policy.clone().unwrap_or_else(Policy::restrictive_default);
-    proxy::open_store(&plan.options.policy, built_in)
+    let built_in = || match plan.learn {
+        Some(_) => learn::everything(),
+        None => plan.built_in_policy.clone().unwrap_or_else(Policy::restrictive_default),
+    };
+    proxy::open_store(&plan.options.policy, built_in, plan.learn.as_ref().map(|_| learn::RULES))
 }
 
 /// Root with a part of what it takes would set up half a sandbox, and fail at a place that explains nothing.

@@ -30,6 +30,8 @@ use super::denial::Kind;
 use super::dial;
 use super::guard::{self, Own};
 use super::intent::Intent;
+use super::tls::HTTP1;
+use super::tls::upstream::Upstream;
 use super::resolve::{ResolveError, Resolver};
 use crate::event::Via;
 use crate::policy::host::Host;
@@ -384,7 +386,7 @@ impl Parent {
             guard::dials_itself(address, *port, &self.own)
                 .map_err(|_| ParentError::Own { proxy: url.clone(), address })?;
         }
-        let stream = dial::dial(&addresses, *port).await.map_err(|error| ParentError::Unreachable {
+        let (stream, _) = dial::dial(&addresses, *port).await.map_err(|error| ParentError::Unreachable {
             proxy: url.clone(),
             reason: error.to_string(),
             timed_out: error.timed_out,
@@ -395,6 +397,8 @@ impl Parent {
         }
         let failed = |reason| ParentError::Tls { proxy: url.clone(), reason };
         let tls = self.settings.tls.as_ref().ok_or_else(|| failed("nobody here speaks TLS".to_owned()))?;
-        Ok(Leg::Tls(Box::new(tls.handshake(stream, host).await.map_err(failed)?)))
+        // CONNECT and absolute-form requests are written in HTTP/1.1 here.
+        let shaken = tls.handshake(stream, host, &[HTTP1]).await;
+        Ok(Leg::Tls(Box::new(shaken.map_err(|error| failed(error.to_string()))?.0)))
     }
 }

@@ -5,7 +5,8 @@ use std::process::{Child, Command, Stdio};
 use hyper::Request;
 use tokio_rustls::TlsAcceptor;
 
-use crate::egress::parent::{Credentials, Leg, Parent, ParentError, ParentSettings, Route, TlsClient};
+use crate::egress::parent::{Credentials, Leg, Parent, ParentError, ParentSettings, Route};
+use crate::egress::tls::upstream::Upstream;
 use crate::egress::{Exemptions, guard, limits};
 use crate::policy::host::Host;
 
@@ -385,7 +386,7 @@ fn a_request_is_addressed_to_the_proxy() {
 }
 
 /// A proxy behind TLS, whose certificate is for `name`; and a client that trusts its authority.
-async fn tls_proxy(name: &str, banner: &'static str) -> (u16, TlsClient, TlsClient) {
+async fn tls_proxy(name: &str, banner: &'static str) -> (u16, Arc<Upstream>, Arc<Upstream>) {
     let signed = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let key = rustls_pki_types::PrivateKeyDer::Pkcs8(signed.signing_key.serialize_der().into());
@@ -408,18 +409,14 @@ async fn tls_proxy(name: &str, banner: &'static str) -> (u16, TlsClient, TlsClie
         }
     })
     .await;
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(signed.cert.der().clone()).unwrap();
-    let client = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    (port, TlsClient::new(client), TlsClient::public().unwrap())
+    let root = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(root.path(), signed.cert.pem()).unwrap();
+    let trusting = Upstream::new(&[root.path().to_owned()]).unwrap();
+    (port, Arc::new(trusting), Arc::new(Upstream::new(&[]).unwrap()))
 }
 
-fn secured(port: u16, tls: TlsClient) -> ParentSettings {
-    ParentSettings { url: format!("https://127.0.0.1:{port}").parse().unwrap(), tls: Some(Arc::new(tls)), ..at(port) }
+fn secured(port: u16, tls: Arc<Upstream>) -> ParentSettings {
+    ParentSettings { url: format!("https://127.0.0.1:{port}").parse().unwrap(), tls: Some(tls), ..at(port) }
 }
 
 #[tokio::test]
