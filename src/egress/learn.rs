@@ -7,7 +7,6 @@ use std::sync::{Mutex, PoisonError};
 
 use super::authorize::Owner;
 use super::intent::Intent;
-use crate::policy::host::Host;
 
 /// Rules of one endpoint. A client that makes up paths (package files, object stores) soon has more, and a list that
 /// nobody reads is no policy: its methods are then allowed on every path, and a comment says so.
@@ -237,6 +236,7 @@ pub fn everything() -> crate::policy::Policy {
 mod tests {
     use super::*;
     use crate::policy::Policy;
+    use crate::policy::host::Host;
 
     fn intent(host: &str, port: u16) -> Intent {
         Intent { host: Host::parse(host).unwrap(), port }

@@ -96,7 +96,7 @@ fn request(version: Version, method: &str, port: u16, path: &str) -> Request<Bod
     let authority = format!("{HOST_ALIAS}:{port}");
     let request = Request::builder().method(method).version(version);
     let request = match version {
-        Version::HTTP_2 => request.uri(format!("https://{authority}{path}")),
+        Version::HTTP_2 => request.uri(format!("https://{authority}{path}")).header("te", "trailers"),
         _ => request.uri(path).header("host", authority).header("te", "trailers").header("connection", "te"),
     };
     request.body(Body::empty()).unwrap()
