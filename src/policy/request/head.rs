@@ -119,7 +119,7 @@ impl Request<'_> {
             Protocol::Websocket if head.websocket => {
                 // Extended CONNECT stands for the GET of RFC 6455 (RFC 8441 §5).
                 let judgement = self.by_rules("GET", selected.clone());
-                let messages = || Arc::new(MessageRules::of(selected.cloned().collect(), target, self.asked()));
+                let messages = || Arc::new(MessageRules::of(lead, selected.cloned().collect(), target, self.asked()));
                 match judgement {
                     Judgement::Pass(pass) => Judgement::Pass(Pass { messages: Some(messages()), ..pass }),
                     other => other,
