@@ -1,4 +1,5 @@
-//! Cost of one decision, from 10 to 10,000 endpoints: `cargo bench --bench decision`.
+//! Cost of one decision, from 10 to 10,000 endpoints, and of one request's, from 10 to 1,000 rules on one endpoint:
+//! `cargo bench --bench decision`.
 //!
 //! The policy mixes what real ones hold: most endpoints by name, every tenth by a pattern, ten to an entry, each entry
 //! with two programs. Half of the questions are allowed, by name or by pattern, and half refused.
@@ -8,8 +9,9 @@ use std::sync::Arc;
 
 use divan::{Bencher, black_box};
 use openshell_supervisor::attribution::{Executable, Program};
-use openshell_supervisor::policy::decision::Question;
+use openshell_supervisor::policy::decision::{Decision, Question};
 use openshell_supervisor::policy::host::Host;
+use openshell_supervisor::policy::request::{Head, Judgement};
 use openshell_supervisor::policy::{Policy, PolicySource, Snapshot, Sources, Store};
 
 const SIZES: &[usize] = &[10, 100, 1_000, 10_000];
@@ -113,4 +115,62 @@ fn load(bencher: Bencher, endpoints: usize) {
 #[divan::bench]
 fn canonical_host() -> Result<Host, openshell_supervisor::policy::host::HostError> {
     Host::parse(black_box("api.example.com"))
+}
+
+const RULES: &[usize] = &[10, 100, 1_000];
+
+/// An endpoint with so many rules, of the forms that real ones have: paths by name, below a name, and with a segment
+/// open, one of them by its query.
+fn inspected(rules: usize) -> Decision {
+    let mut text = String::from(
+        "version: 1\nnetwork_policies:\n e:\n  binaries: [{path: '**'}]\n  endpoints:\n  - host: api.example.com\n    port: \
+         443\n    protocol: rest\n    deny_rules: [{path: '/admin/**'}]\n    rules:\n",
+    );
+    for rule in 0..rules {
+        let allow = match rule % 4 {
+            0 => format!("{{method: GET, path: /items/i{rule}}}"),
+            1 => format!("{{method: GET, path: '/area{rule}/**'}}"),
+            2 => format!("{{method: POST, path: '/repos/*/r{rule}/issues'}}"),
+            _ => format!("{{method: GET, path: /search/s{rule}, query: {{kind: 'k*'}}}}"),
+        };
+        let _ = writeln!(text, "    - allow: {allow}");
+    }
+    let policy = Policy::parse(&text, "bench.yaml").unwrap_or_else(|error| panic!("{error}"));
+    let store = Store::open(Sources::new(PolicySource::BuiltIn(Box::new(policy)))).unwrap_or_else(|e| panic!("{e}"));
+    let host = Host::parse("api.example.com").unwrap_or_else(|error| panic!("{error}"));
+    store.current().evaluate(Question { host: &host, port: 443, program: Some(&program()) })
+}
+
+fn request(bencher: Bencher, rules: usize, method: &str, target: &str) {
+    let decision = inspected(rules);
+    bencher.bench_local(|| match decision.judge(black_box(&Head { method, target, ..Head::default() })) {
+        Judgement::Pass(pass) => pass,
+        other => panic!("{other:?}"),
+    });
+}
+
+/// By name, the last one.
+#[divan::bench(args = RULES)]
+fn request_allowed_by_path(bencher: Bencher, rules: usize) {
+    request(bencher, rules, "GET", &format!("/items/i{}", (rules - 1) / 4 * 4));
+}
+
+/// With a segment open.
+#[divan::bench(args = RULES)]
+fn request_allowed_by_pattern(bencher: Bencher, rules: usize) {
+    request(bencher, rules, "POST", &format!("/repos/octo/r{}/issues", (rules - 3) / 4 * 4 + 2));
+}
+
+/// By query.
+#[divan::bench(args = RULES)]
+fn request_allowed_by_query(bencher: Bencher, rules: usize) {
+    request(bencher, rules, "GET", &format!("/search/s{}?page=2&kind=k1", (rules - 4) / 4 * 4 + 3));
+}
+
+/// Refused, with the whole explanation.
+#[divan::bench(args = RULES)]
+fn request_refused(bencher: Bencher, rules: usize) {
+    let decision = inspected(rules);
+    let head = Head { method: "DELETE", target: "/items/i0", ..Head::default() };
+    bencher.bench_local(|| decision.judge(black_box(&head)));
 }

@@ -20,10 +20,10 @@ pub(super) struct Located {
 }
 
 /// What overlapping endpoints must agree on: the connection's part, and how its requests are read.
-type Class<'e> = (bool, &'e [IpNet], Option<Vec<(&'static str, usize)>>);
+type Class<'e> = (bool, &'e [IpNet], Option<[(&'static str, usize); 7]>);
 
 fn class(endpoint: &Endpoint) -> Class<'_> {
-    let requests = endpoint.inspection.as_ref().map(|inspection| inspection.class().collect());
+    let requests = endpoint.inspection.as_ref().map(|inspection| inspection.class());
     (endpoint.tls_skip, &endpoint.allowed_ips, requests)
 }
 
@@ -39,7 +39,7 @@ fn difference(one: &Endpoint, two: &Endpoint) -> Option<&'static str> {
     match (&one.inspection, &two.inspection) {
         (None, None) => None,
         (Some(one), Some(two)) if one.contends(two) => {
-            one.class().zip(two.class()).find(|(one, two)| one != two).map(|((field, _), _)| field)
+            one.class().into_iter().zip(two.class()).find(|(one, two)| one != two).map(|((field, _), _)| field)
         }
         (Some(_), Some(_)) => None,
         _ => Some("protocol"),

@@ -9,7 +9,7 @@ use crate::policy::decision::Decision;
 use super::graphql_http;
 use super::message::MessageRules;
 use super::pending::Pending;
-use super::rules::{Access, Inspection, Method, Protocol, Sense};
+use super::rules::{Access, BINARY, Inspection, Method, Protocol, Sense, TEXT};
 use super::selection::{Outcome, Unclear, ask, forbidden, missing, pass, quoted, refusal, settle};
 use super::target::Target;
 use super::verdict::{Judgement, Pass, Refusal, RulePart};
@@ -119,11 +119,16 @@ impl Request<'_> {
             Protocol::Websocket if head.websocket => {
                 // Extended CONNECT stands for the GET of RFC 6455 (RFC 8441 §5).
                 let judgement = self.by_rules("GET", selected.clone());
-                let messages = || Arc::new(MessageRules::of(selected.cloned().collect(), target, self.asked()));
+                let messages = || Arc::new(MessageRules::of(lead, selected.cloned().collect(), target, self.asked()));
                 match judgement {
                     Judgement::Pass(pass) => Judgement::Pass(Pass { messages: Some(messages()), ..pass }),
                     other => other,
                 }
+            }
+            // Rules use these two words for messages; as methods of requests they mean nothing.
+            Protocol::Websocket if [TEXT, BINARY].iter().any(|word| head.method.eq_ignore_ascii_case(word)) => {
+                let reason = format!("{} names a WebSocket's messages and is no method", head.method);
+                self.deny(reason, "open a WebSocket, or use a method of HTTP".to_owned())
             }
             Protocol::Websocket => self.by_rules(head.method, selected),
             Protocol::Grpc => self.grpc(selected),

@@ -14,6 +14,8 @@ use serde_json::{Map, Value};
 pub(super) enum Folding {
     /// In the outermost object, or those of an outermost list: what lies below is not judged.
     Envelope,
+    /// In the outermost object and the one below, an operation in its message.
+    Payload,
     /// Everywhere.
     Everywhere,
 }
@@ -25,7 +27,11 @@ pub(super) enum Folding {
 /// Says what is wrong, and where.
 pub(super) fn parse(text: &[u8], folding: Folding) -> Result<Value, String> {
     let mut reader = serde_json::Deserializer::from_slice(text);
-    let levels = if folding == Folding::Everywhere { usize::MAX } else { 1 };
+    let levels = match folding {
+        Folding::Envelope => 1,
+        Folding::Payload => 2,
+        Folding::Everywhere => usize::MAX,
+    };
     let value = Strict { levels }.deserialize(&mut reader).map_err(|error| error.to_string())?;
     reader.end().map_err(|error| error.to_string())?;
     Ok(value)
@@ -130,6 +136,8 @@ mod tests {
 
     #[test]
     fn names_given_twice_are_refused() {
+        assert!(parse(br#"{"x": {"y": {"a": 1, "A": 2}}}"#, Folding::Payload).is_ok());
+        assert!(parse(br#"{"x": {"a": 1, "A": 2}}"#, Folding::Payload).is_err());
         for (text, everywhere, envelope) in [
             (r#"{"a": 1, "a": 2}"#, false, false),
             (r#"{"a": 1, "\u0061": 2}"#, false, false),

@@ -22,8 +22,9 @@ const CONTROL: &[&str] = &["connection_init", "connection_terminate", "ping", "p
 /// What messages a client may send on a WebSocket.
 #[derive(Debug)]
 pub struct MessageRules {
-    /// Never empty.
+    /// The endpoints that let the socket open, and the first of them.
     endpoints: Vec<Arc<Inspection>>,
+    lead: Arc<Inspection>,
     /// How refusals name the socket: the request that opened it.
     opened_by: String,
     graphql: bool,
@@ -36,7 +37,12 @@ type Judged = Result<Option<Box<Refusal>>, Box<Refusal>>;
 
 impl MessageRules {
     /// For a socket opened on `target`.
-    pub(super) fn of(endpoints: Vec<Arc<Inspection>>, target: &Target<'_>, opened_by: String) -> Self {
+    pub(super) fn of(
+        lead: &Arc<Inspection>,
+        endpoints: Vec<Arc<Inspection>>,
+        target: &Target<'_>,
+        opened_by: String,
+    ) -> Self {
         let graphql = endpoints.iter().any(|endpoint| endpoint.speaks_graphql_messages());
         let judge = |method: &str| {
             let outcome = ask(
@@ -50,12 +56,12 @@ impl MessageRules {
                 Outcome::Forbidden(by, rule) => Err(Box::new(forbidden(by, rule, &asked))),
                 Outcome::Missing => {
                     let rule = json!({ "method": method, "path": &*target.path });
-                    endpoints.first().map_or(Ok(()), |lead| Err(Box::new(missing(lead, &asked, Some(rule)))))
+                    Err(Box::new(missing(lead, &asked, Some(rule))))
                 }
             }
         };
         let (text, binary) = (judge(TEXT), judge(BINARY));
-        Self { endpoints, opened_by, graphql, text, binary }
+        Self { endpoints, lead: Arc::clone(lead), opened_by, graphql, text, binary }
     }
 
     /// Whether every message passes, so that none needs to be read.
@@ -87,10 +93,9 @@ impl MessageRules {
     }
 
     fn settle(&self, judged: Result<(), Box<Refusal>>) -> Judged {
-        let audit = self.endpoints.iter().all(|endpoint| endpoint.audit);
         match judged {
             Ok(()) => Ok(None),
-            Err(refusal) if audit && refusal.kind == RefusalKind::Denied => Ok(Some(refusal)),
+            Err(refusal) if self.lead.audit && refusal.kind == RefusalKind::Denied => Ok(Some(refusal)),
             Err(refusal) => Err(refusal),
         }
     }
@@ -100,26 +105,12 @@ impl MessageRules {
     }
 
     fn refuse<T>(&self, unclear: Unclear) -> Result<T, Box<Refusal>> {
-        let asked = format!("a message on {}", self.opened_by);
-        match self.endpoints.first() {
-            Some(lead) => Err(Box::new(unclear.refuse(lead, &asked))),
-            // Not reached: the endpoints are those that let the socket be opened.
-            None => Err(Box::new(Refusal {
-                kind: unclear.kind,
-                policy: "".into(),
-                rule: asked.clone(),
-                detail: asked,
-                reason: unclear.reason,
-                protocol: "websocket",
-                rule_missing: None,
-                next_steps: vec![unclear.remedy],
-            })),
-        }
+        Err(Box::new(unclear.refuse(&self.lead, &format!("a message on {}", self.opened_by))))
     }
 
     fn judge_graphql(&self, message: &str) -> Result<(), Box<Refusal>> {
         let remedy = "speak graphql-transport-ws";
-        let message = match json::parse(message.as_bytes(), Folding::Everywhere) {
+        let message = match json::parse(message.as_bytes(), Folding::Payload) {
             Ok(Value::Object(message)) => message,
             Ok(_) => return self.unclear("the message is no JSON object", remedy),
             Err(error) => return self.unclear(format!("the message is not read: {error}"), remedy),
@@ -145,10 +136,7 @@ impl MessageRules {
         match graphql::judge(&self.endpoints, &called) {
             Outcome::Allowed(..) => Ok(()),
             Outcome::Forbidden(by, rule) => Err(Box::new(forbidden(by, rule, &called.to_string()))),
-            Outcome::Missing => match self.endpoints.first() {
-                Some(lead) => Err(Box::new(missing(lead, &called.to_string(), Some(called.rule())))),
-                None => self.unclear("no endpoint answers for the socket", remedy),
-            },
+            Outcome::Missing => Err(Box::new(missing(&self.lead, &called.to_string(), Some(called.rule())))),
         }
     }
 }

@@ -100,6 +100,9 @@ fn refuse_broad_beside_narrow(reader: &mut Reader, node: &Node, at: &str, set: &
 
 fn rule(reader: &mut Reader, node: &Node, at: String, index: usize, list: List, denies: bool, set: &mut RuleSet) {
     let Some(fields) = reader.fields(node, &at, FIELDS) else { return };
+    if has_unknown(node, FIELDS) {
+        return;
+    }
     let known: &[&str] = match list.protocol {
         Protocol::Rest => REQUEST,
         Protocol::Websocket => &["method", "path", "query", "operation_type", "operation_name", "fields"],
@@ -147,6 +150,14 @@ fn rule(reader: &mut Reader, node: &Node, at: String, index: usize, list: List, 
             }
         }
         Protocol::Grpc => written.grpc(set),
+    }
+}
+
+/// Whether a mapping has keys that nobody knows: they have been told, and what is amiss besides follows from them.
+fn has_unknown(node: &Node, known: &[&str]) -> bool {
+    match &node.value {
+        Value::Mapping(entries) => entries.iter().any(|(key, _)| !known.contains(&key.text.as_str())),
+        _ => false,
     }
 }
 
@@ -261,6 +272,9 @@ impl Written<'_, '_> {
             return pattern(self.reader, node, at, Glob::free).map(|glob| Matcher(vec![glob]));
         };
         let fields = self.reader.fields(node, at, &["any"])?;
+        if has_unknown(node, &["any"]) {
+            return None;
+        }
         let at = join(at, "any");
         let Some(node) = fields.get("any") else {
             self.reader.note(fields.place, &at, "missing", "write {any: [one, another]}, or one pattern");

@@ -170,7 +170,7 @@ impl Inspection {
 
     /// What endpoints that answer for the same requests must agree on, each with the name of its field. Which of them
     /// applied would otherwise depend on the order of a file.
-    pub(in crate::policy) fn class(&self) -> impl Iterator<Item = (&'static str, usize)> {
+    pub(in crate::policy) fn class(&self) -> [(&'static str, usize); 7] {
         [
             ("protocol", self.protocol as usize),
             ("enforcement", usize::from(self.audit)),
@@ -180,7 +180,6 @@ impl Inspection {
             ("mcp.allow_all_known_mcp_methods", usize::from(self.mcp.allow_all_known_methods)),
             ("persisted_queries", usize::from(self.persisted.is_some())),
         ]
-        .into_iter()
     }
 
     /// Whether a request could be answered for by both: their paths overlap, and neither is more specific.

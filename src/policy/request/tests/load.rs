@@ -6,7 +6,7 @@ use super::policy;
 
 fn refuses(endpoints: &str, expected: &str) {
     let error = Policy::parse(&policy(endpoints), "p.yaml").expect_err(endpoints);
-    assert_eq!(error.problems.len(), 1, "{endpoints}\n{error}");
+    assert_eq!(error.problems.len(), 1, "one mistake, one error: {endpoints}\n{error}");
     let told = &error.problems[0];
     assert!(told.line >= 5 && told.column >= 9, "{error}");
     assert!(told.field.starts_with("network_policies.k.endpoints["), "{error}");
@@ -88,7 +88,7 @@ fn what_passes_is_said_once() {
     refuses("protocol: rest, rules: [{}]", "a rule says what it allows");
     refuses("protocol: rest, rules: [{allow: {}}]", "says nothing");
     refuses("protocol: rest, access: full, deny_rules: [{}]", "says nothing");
-    refuses("protocol: rest, rules: [{deny: {method: GET}}]", "unknown key");
+    refuses("protocol: rest, rules: [{allow: {method: GET, path: /x}, deny: {}}]", "unknown key");
     takes(&format!("protocol: rest, {rule}, deny_rules: [{{path: /y}}]"));
     takes("protocol: rest, access: read-write, deny_rules: [{query: {a: b}}]");
     takes("protocol: mcp, mcp: {allow_all_known_mcp_methods: true}");
@@ -116,7 +116,7 @@ fn rules_say_what_their_protocol_has() {
         ("rest", "operation_type: query", "means nothing in 'protocol: rest'"),
         ("rest", "tool: x", "means nothing in 'protocol: rest'"),
         ("rest", "command: SELECT", "SQL is not enforced"),
-        ("graphql", "method: GET, path: /x", "means nothing in 'protocol: graphql'"),
+        ("graphql", "method: GET", "means nothing in 'protocol: graphql'"),
         ("json-rpc", "tool: x", "means nothing"),
         ("grpc", "path: /x", "means nothing"),
         ("rest", "methd: GET", "did you mean \"method\"?"),
