@@ -115,7 +115,7 @@ fn real_programs_trust_what_the_ca_signs() {
     let python = "import urllib.request; print(urllib.request.urlopen('https://api.example.com/').read().decode())";
     // Older ones do not find the proxy by its variables.
     let node = "const tls = require('tls'); require('http').request({host: '127.0.0.1', port: 3128, method: 'CONNECT', \
-        path: 'api.example.com:443'}).on('connect', (r, socket) => { const t = tls.connect({socket, servername: \
+        path: 'api.example.com:443', headers: {host: 'api.example.com:443'}}).on('connect', (r, socket) => { const t = tls.connect({socket, servername: \
         'api.example.com'}, () => t.write('GET / HTTP/1.1\\r\\n\\r\\n')); t.on('data', d => console.log('' + d)); \
         t.on('error', e => console.error(e.message)); }).end()";
     for (program, script) in [

@@ -151,9 +151,9 @@ pub fn open_proc() -> std::io::Result<OwnedFd> {
     std::fs::File::open("/proc").map(Into::into)
 }
 
-/// The sandbox's CA, the operator's or one of its own, and whom origins are verified by. A generated CA takes a fifth of a
+/// The sandbox's CA, the operator's or one of its own, and whom origins are verified by. A generated CA takes a tenth of a
 /// millisecond, so it is always there: a policy that inspects nothing may be replaced by one that does, and the
-/// workload's trust is set once, at its start.
+/// workload's trust is set once, at its start. The system's roots are read when they are first needed.
 pub fn termination(options: &TlsOptions, sandbox: Option<&str>) -> Result<Termination, Failure> {
     let authority = match (&options.ca_cert, &options.ca_key) {
         (Some(certificate), Some(key)) => Authority::load(certificate, key),

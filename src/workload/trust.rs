@@ -150,11 +150,15 @@ impl Pile {
     /// Adds the certificates in a file, in its order, and nothing else of it.
     fn add(&mut self, file: &[u8]) {
         for body in certificates(&String::from_utf8_lossy(file)) {
+            if self.known.contains(body) {
+                continue;
+            }
             if self.text.len() + body.len() > TRUST_BYTES {
                 self.full = true;
-            } else if self.known.insert(body.to_owned()) {
-                self.text.push_str(&framed(body));
+                return;
             }
+            self.text.push_str(&framed(body));
+            self.known.insert(body.to_owned());
         }
     }
 

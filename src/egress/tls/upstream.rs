@@ -161,7 +161,7 @@ impl Upstream {
         Ok(Self { extra, base: OnceLock::new(), offers: Mutex::new(LruCache::new(OFFERS)) })
     }
 
-    /// Reads the roots, unless that has been done: some milliseconds, for a thread that nobody waits for.
+    /// Reads the roots, unless that has been done: a millisecond, for a thread that nobody waits for.
     pub fn warm_up(&self) {
         let _ = self.base();
     }
