@@ -1,5 +1,5 @@
 //! Security events as OCSF 1.8 JSON: Network Activity (4001), HTTP Activity (4002), Process Activity (1007) and Detection
-//! Finding (2004), one compact line each, with the profiles `host` and `security_control`.
+//! Finding (2004), one compact line each, with the profiles `host`, `security_control` and `network_proxy`.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
