@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -451,60 +451,6 @@ fn a_claim_does_not_outlive_its_connection_or_its_program() {
     attributor.confirm(&claim, &stream).unwrap();
     drop(workload);
     assert!(attributor.confirm(&claim, &stream).is_err());
-}
-
-#[test]
-fn a_claim_does_not_outlive_our_end_of_its_connection() {
-    let proxy = Proxy::new();
-    let attributor = below();
-    // The socket stays, its connection does not: connect(2) to AF_UNSPEC.
-    let mut workload = Workload::python(&format!(
-        "import ctypes, socket\n\
-         s = socket.create_connection(('127.0.0.1', {}))\n\
-         input()\n\
-         assert ctypes.CDLL(None).connect(s.fileno(), bytes(16), 16) == 0\n\
-         print('left', flush=True)\ninput()",
-        proxy.port()
-    ));
-    let (stream, client) = proxy.accept();
-    let claim = attributor.first_owner(client, proxy.at).unwrap();
-    attributor.confirm(&claim, &stream).unwrap();
-    workload.tell("leave");
-    assert_eq!(workload.hear(), "left");
-    assert!(claim.owner.process.find(claim.socket.inode).unwrap().is_some());
-    let error = attributor.confirm(&claim, &stream).unwrap_err();
-    assert!(matches!(error, AttributionError::ChangedHands { .. }), "{error}");
-    // Nor does another connection pass for it.
-    let (_other_workload, other, _) = connects(Path::new("/bin/bash"), &proxy);
-    let error = attributor.confirm(&claim, &other).unwrap_err();
-    assert!(matches!(error, AttributionError::ChangedHands { .. }), "{error}");
-}
-
-#[test]
-fn what_still_connects_owns_nothing() {
-    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, connect, listen, socket};
-    let proxy = Proxy::new();
-    let proc = OwnedFd::from(std::fs::File::open("/proc").unwrap());
-    let root_pid = std::os::unix::process::parent_id();
-    let attributor = attributor(Processes::Below { proc, root_pid });
-    // A queue for one connection: the next has to wait until that is accepted.
-    listen(&proxy.listener, Backlog::new(0).unwrap()).unwrap();
-    let _first = TcpStream::connect(proxy.at).unwrap();
-    let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let second = socket(AddressFamily::Inet, SockType::Stream, kind, None).unwrap();
-    let at = SockaddrIn::new(127, 0, 0, 1, proxy.port());
-    assert_eq!(connect(second.as_raw_fd(), &at), Err(nix::errno::Errno::EINPROGRESS));
-    let second = TcpStream::from(second);
-    let client = second.local_addr().unwrap();
-    let error = attributor.first_owner(client, proxy.at).unwrap_err();
-    assert!(matches!(error, AttributionError::NoSocket { .. }), "{error}");
-    // The control: once it has been accepted, it has its owner.
-    proxy.accept();
-    let (stream, accepted) = proxy.accept();
-    assert_eq!(accepted, client);
-    let claim = attributor.first_owner(client, proxy.at).unwrap();
-    assert_eq!(claim.pid, std::process::id());
-    attributor.confirm(&claim, &stream).unwrap();
 }
 
 #[test]
