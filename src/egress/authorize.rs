@@ -176,8 +176,9 @@ impl Proxy {
 
     /// Records something that was let through.
     pub(super) fn record_allowed(&self, stage: Stage, passed: &Passed<'_>) {
-        self.events.emit_network(Disposition::Allowed, stage, || NetworkActivity {
-            disposition: Disposition::Allowed,
+        let disposition = if passed.audited.is_some() { Disposition::Audited } else { Disposition::Allowed };
+        self.events.emit_network(disposition, stage, || NetworkActivity {
+            disposition,
             stage,
             host: passed.intent.host.to_string(),
             port: passed.intent.port,

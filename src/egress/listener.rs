@@ -153,7 +153,7 @@ async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, (peer, local): Ends) ->
             Next::Forward => match http::serve_forward(proxy, &client, gate).await {
                 http::Outcome::Open(tunnel) => return Some(Opened::Tunnel(tunnel)),
                 http::Outcome::Again(same) => gate = same,
-                http::Outcome::Close(_) => {
+                http::Outcome::Close => {
                     linger(&socket).await;
                     return None;
                 }

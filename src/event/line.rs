@@ -15,7 +15,7 @@ const SHOWN_CHARACTERS: usize = 256;
 /// Level at which an event is worth a line.
 pub(super) fn level(event: &Event) -> LogLevel {
     match event {
-        Event::Network(activity) if activity.disposition == Disposition::Denied => LogLevel::Warn,
+        Event::Network(activity) if activity.disposition != Disposition::Allowed => LogLevel::Warn,
         Event::Network(_) | Event::Process(_) => LogLevel::Info,
         Event::Finding(finding) => match finding.severity {
             Severity::Critical | Severity::High => LogLevel::Error,
@@ -52,6 +52,7 @@ pub(super) fn sentence(event: &Event) -> String {
 fn network(activity: &NetworkActivity) -> String {
     let denied = activity.disposition == Disposition::Denied;
     let verb = match (denied, activity.stage) {
+        (false, _) if activity.disposition == Disposition::Audited => "audited",
         (false, _) => "allowed",
         (true, Stage::Dial) => "failed",
         (true, Stage::Reload) => "closed",

@@ -24,7 +24,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    connections: [[Counter; Stage::ALL.len()]; 2],
+    connections: [[Counter; Stage::ALL.len()]; 3],
     bypass_attempts: Family<Labels<1>, Counter>,
     findings: Family<Labels<2>, Counter>,
     /// Client connections that are open now.
@@ -51,7 +51,7 @@ impl Metrics {
     pub(super) fn new() -> Self {
         let mut registry = Registry::with_prefix("openshell");
         let connections: Family<Labels<2>, Counter> = Family::default();
-        let each = [Disposition::Allowed, Disposition::Denied].map(|disposition| {
+        let each = [Disposition::Allowed, Disposition::Denied, Disposition::Audited].map(|disposition| {
             Stage::ALL.map(|stage| {
                 connections.get_or_create_owned(&[("disposition", disposition.name()), ("stage", stage.name())])
             })
@@ -109,6 +109,7 @@ impl Metrics {
         let row = match disposition {
             Disposition::Allowed => 0,
             Disposition::Denied => 1,
+            Disposition::Audited => 2,
         };
         self.connections[row][stage as usize].inc_by(times);
     }
@@ -156,6 +157,7 @@ impl Disposition {
         match self {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
+            Self::Audited => "audited",
         }
     }
 }

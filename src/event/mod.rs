@@ -39,6 +39,8 @@ pub enum Disposition {
     Allowed,
     /// It was refused.
     Denied,
+    /// A rule refuses it, and its endpoint says to let it through and tell.
+    Audited,
 }
 
 /// Where on its way a connection was judged.

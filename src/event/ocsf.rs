@@ -106,6 +106,8 @@ fn network<'e>(record: &mut Record<'e>, activity: &'e NetworkActivity) {
     let fields = &mut record.fields;
     // A dial that fails was allowed; that it came to nothing is an error, not a decision.
     let (action, disposition) = match (denied, activity.stage) {
+        // Let through, and noticed.
+        (false, _) if activity.disposition == Disposition::Audited => ((1, "Allowed"), (15, "Detected")),
         (false, _) => ((1, "Allowed"), (1, "Allowed")),
         (true, Stage::Dial) => ((1, "Allowed"), (27, "Error")),
         (true, _) => ((2, "Denied"), (2, "Blocked")),

@@ -224,7 +224,7 @@ impl Events {
     /// path calls for every request.
     pub fn emit_network(&self, disposition: Disposition, stage: Stage, build: impl FnOnce() -> NetworkActivity) {
         self.shared.metrics.count_connection(disposition, stage, 1);
-        let level = if disposition == Disposition::Denied { LogLevel::Warn } else { LogLevel::Info };
+        let level = if disposition == Disposition::Allowed { LogLevel::Info } else { LogLevel::Warn };
         if self.shared.records || self.shared.log_level >= level {
             self.record(Event::Network(build()));
         }

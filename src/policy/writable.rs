@@ -17,7 +17,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::resolve::steps;
-use acl::allows;
 use mounts::{Mounts, Ways};
 
 pub use readable::{Readable, refuse_readable};

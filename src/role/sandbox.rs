@@ -92,13 +92,13 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     let events = open_events(&plan.options.records)?;
     proxy::harden(&events);
     check_privileges()?;
+    let termination = proxy::termination(&plan.options.tls, plan.options.records.sandbox.as_deref())?;
+    let parent = proxy::upstream_proxy(&plan.options.upstream, &termination.upstream)?;
     let store = open_policy(&plan)?;
     let identity = identify(&store.current().policy, &events)?;
     let grants = grants(&plan, &store);
     refuse_writable_policy(&plan, &identity, &grants)?;
     refuse_readable_secrets(&plan, &identity, &grants)?;
-    let termination = proxy::termination(&plan.options.tls, plan.options.records.sandbox.as_deref())?;
-    let parent = proxy::upstream_proxy(&plan.options.upstream, &termination.upstream)?;
     let trust = trust(&plan, &termination, &events);
     let lesson = plan.learn.as_deref().map(Lesson::begin).transpose()?;
     let orders = orders(&plan, identity, grants, trust)?;

@@ -9,7 +9,6 @@ use hyper::service::service_fn;
 use hyper::StatusCode;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{Scope, Session, upgrade};
@@ -28,8 +27,8 @@ pub(in crate::egress) enum Outcome {
     Open(Box<Tunnel>),
     /// Something else than a request of this scope comes next.
     Again(Gate),
-    /// It ends; the socket, where it is one, has an answer on its way.
-    Close(Option<Arc<TcpStream>>),
+    /// It ends.
+    Close,
 }
 
 /// Serves forward requests until something else comes.
@@ -46,7 +45,7 @@ pub(in crate::egress) async fn serve_inside(session: Session, mut gate: Gate) {
             Next::End => return part(gate).await,
             Next::Forward => match serve_http1(session.clone(), gate).await {
                 Outcome::Open(tunnel) => return tunnel.run().await,
-                Outcome::Close(_) => return,
+                Outcome::Close => return,
                 Outcome::Again(same) => {
                     gate = same;
                     continue;
@@ -103,15 +102,15 @@ async fn serve_http1(session: Arc<Session>, gate: Gate) -> Outcome {
     };
     let parts = tokio::select! {
         parts = connection => parts,
-        () = broken => return Outcome::Close(socket),
+        () = broken => return Outcome::Close,
         () = revoked(&session) => {
             if let Some(socket) = &socket {
                 splice::reset_on_close(socket);
             }
-            return Outcome::Close(None);
+            return Outcome::Close;
         }
     };
-    let Ok(parts) = parts else { return Outcome::Close(socket) };
+    let Ok(parts) = parts else { return Outcome::Close };
     let mut gate = parts.io.into_inner();
     let agreed = session.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(agreed) = agreed else {
@@ -121,9 +120,9 @@ async fn serve_http1(session: Arc<Session>, gate: Gate) -> Outcome {
         if socket.is_none() {
             part(gate).await;
         }
-        return Outcome::Close(socket);
+        return Outcome::Close;
     };
-    let Ok(upstream) = agreed.upstream.await else { return Outcome::Close(socket) };
+    let Ok(upstream) = agreed.upstream.await else { return Outcome::Close };
     gate.unread(&parts.read_buf);
     let upstream = match (socket, agreed.messages.is_some()) {
         (Some(client), false) => match upstream.downcast::<TokioIo<Leg>>() {
@@ -142,7 +141,7 @@ async fn serve_http1(session: Arc<Session>, gate: Gate) -> Outcome {
         _ => upstream,
     };
     upgrade::relay(&proxy, gate.into_stream(), TokioIo::new(upstream), agreed.permission, agreed.messages).await;
-    Outcome::Close(None)
+    Outcome::Close
 }
 
 /// Returns when a new policy has ended an exchange: on a connection that carries one at a time, that is its end.

@@ -158,7 +158,7 @@ pub(in crate::egress) async fn relay(
             None => copy(client, upstream, &traffic).await,
             Some(rules) => {
                 let record = |disposition, reason: &str| permission.record_message(proxy, disposition, reason);
-                let audited = |refusal: &Refusal| record(Disposition::Allowed, &refusal.reason);
+                let audited = |refusal: &Refusal| record(Disposition::Audited, &refusal.reason);
                 if let Some(verdict) = websocket::relay(client, upstream, &rules, &traffic, audited).await {
                     record(Disposition::Denied, verdict.reason());
                 }

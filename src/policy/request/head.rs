@@ -109,6 +109,11 @@ impl Request<'_> {
             let remedy = format!("write '/', or set allow_encoded_slash: true on {}", lead.place());
             return self.unclear(Unclear::new(reason, remedy));
         }
+        // Whoever may make every request of HTTP may also say whatever they like on a WebSocket.
+        let anything = lead.protocol == Protocol::Rest && selected.clone().any(|one| one.access == Some(Access::Full));
+        if head.websocket && anything {
+            return self.by_rules("GET", selected);
+        }
         if head.websocket && lead.protocol != Protocol::Websocket {
             let reason = format!("'protocol: {}' of {} has no WebSockets", lead.protocol.as_str(), lead.place());
             let step = format!("set protocol: websocket on {}, or on an endpoint for this path", lead.place());
