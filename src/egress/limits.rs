@@ -205,3 +205,9 @@ pub const MESSAGE_TIME: Duration = Duration::from_secs(120);
 
 /// What a client may take to say something while a policy is learned; after that the server is taken to speak first.
 pub const LEARN_TIME: Duration = Duration::from_millis(500);
+
+/// How long an HTTP/2 origin's settings are waited for by a request that depends on them, and how often they are looked
+/// at: the HTTP library tells what they say, and not when they have come.
+pub const SETTINGS_TIME: Duration = Duration::from_millis(500);
+/// See [`SETTINGS_TIME`].
+pub const SETTINGS_LOOK: Duration = Duration::from_millis(5);

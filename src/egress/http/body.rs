@@ -134,7 +134,16 @@ impl hyper::body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.inner {
-            Inner::Whole(bytes, _) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Inner::Whole(bytes, trailers) => {
+                let length = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+                let mut hint = SizeHint::with_exact(length);
+                // A body with a length has no place for trailers in HTTP/1.1 (RFC 9112 §7.1.2).
+                if trailers.is_some() {
+                    hint = SizeHint::default();
+                    hint.set_lower(length);
+                }
+                hint
+            }
             Inner::Passing(incoming) => incoming.size_hint(),
         }
     }

@@ -11,6 +11,7 @@ use hyper::client::conn::{TrySendError, http1, http2};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep};
 
 use super::body::Body;
 use crate::egress::limits;
@@ -56,6 +57,15 @@ impl Sender {
 
     pub(super) fn is_http2(&self) -> bool {
         matches!(self, Self::Http2(..))
+    }
+
+    /// The same, once its settings must have come: they are the first that it says (RFC 9113 §3.4).
+    pub(super) async fn comes_to_take_protocols(&self) -> bool {
+        let deadline = Instant::now() + limits::SETTINGS_TIME;
+        while !self.takes_protocols() && Instant::now() < deadline {
+            sleep(limits::SETTINGS_LOOK).await;
+        }
+        self.takes_protocols()
     }
 
     /// Whether the origin takes a WebSocket inside HTTP/2 (RFC 8441 §3).

@@ -208,18 +208,11 @@ impl Session {
         let repeatable = hyper::body::Body::is_end_stream(request.body()) && request.method().is_safe() && wish == Wish::Answer;
         let mut copy = repeatable.then(|| copy_of(&request));
         loop {
-            let kept = self.kept(&intent, &permit, &wish);
-            let reused = kept.is_some();
-            let reach = async {
-                match kept {
-                    Some(kept) => Ok(kept),
-                    None => self.connect(&intent, &owner, &permit, &wish).await,
-                }
-            };
             // Only the first request of a connection waits for more than the first of these.
+            let reach = self.leg(&intent, &owner, &permit, &wish);
             let (reached, confirmed) = tokio::join!(reach, self.client.confirm(&owner, proxy));
             confirmed.map_err(|refusal| refusal.about(&intent))?;
-            let mut kept = reached?;
+            let (mut kept, reused) = reached?;
             let (address, via) = (kept.address, kept.via.clone());
             let permission = Permission { intent: intent.clone(), owner: owner.clone(), permit: permit.clone(), address, via: via.clone() };
             let opened = Opened::new(self.clone(), Exchange::new(permission.clone(), asked.clone()));
@@ -296,17 +289,38 @@ impl Session {
         matches!(&self.scope, Scope::Tunnel(inside) if inside.secure)
     }
 
+    /// A connection that can carry the request, and whether it was open already.
+    async fn leg(&self, intent: &Intent, owner: &Owner, permit: &Permit, wish: &Wish) -> Result<(Kept, bool), Refusal> {
+        let found = async |http1_only| match self.kept(intent, permit, wish, http1_only) {
+            Some(kept) => Ok((kept, true)),
+            None => Ok((self.connect(intent, owner, permit, wish, http1_only).await?, false)),
+        };
+        let (kept, reused) = found(matches!(wish, Wish::Upgrade(_))).await?;
+        if matches!(wish, Wish::Protocol(_)) && kept.sender.is_http2() && !kept.sender.comes_to_take_protocols().await {
+            self.give_back(intent, kept);
+            return found(true).await;
+        }
+        Ok((kept, reused))
+    }
+
     /// A connection to the destination that is open already, at an address that this decision allows.
-    fn kept(&self, intent: &Intent, permit: &Permit, wish: &Wish) -> Option<Kept> {
+    fn kept(&self, intent: &Intent, permit: &Permit, wish: &Wish, http1_only: bool) -> Option<Kept> {
         let kept = match &self.scope {
             Scope::Forward if *wish == Wish::Answer => self.proxy.pool.take(intent)?,
             Scope::Forward | Scope::Refused(_) => return None,
-            Scope::Tunnel(inside) => inside.idle().take(matches!(wish, Wish::Upgrade(_)))?,
+            Scope::Tunnel(inside) => inside.idle().take(http1_only)?,
         };
         self.proxy.admit(intent, kept.address.as_slice(), &permit.decision).is_ok().then_some(kept)
     }
 
-    async fn connect(&self, intent: &Intent, owner: &Owner, permit: &Permit, wish: &Wish) -> Result<Kept, Refusal> {
+    async fn connect(
+        &self,
+        intent: &Intent,
+        owner: &Owner,
+        permit: &Permit,
+        wish: &Wish,
+        http1_only: bool,
+    ) -> Result<Kept, Refusal> {
         let Scope::Tunnel(inside) = &self.scope else {
             // What becomes another protocol needs a way of its own.
             let way = if *wish == Wish::Answer { Way::Requests } else { Way::Tunnel };
@@ -315,7 +329,6 @@ impl Session {
             let sender = leg::http1(leg).await.map_err(|error| broken(intent, &error))?;
             return Ok(Kept { sender, address, absolute: way == Way::Requests && via.is_some(), via });
         };
-        let http1_only = matches!(wish, Wish::Upgrade(_));
         let _turn = inside.connecting.lock().await;
         // Whoever held the turn before may have made one that serves us as well.
         if let Some(kept) = inside.idle().take(http1_only) {

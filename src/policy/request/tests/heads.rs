@@ -235,10 +235,12 @@ fn grpc_calls_are_judged_by_service_and_method() {
 #[test]
 fn a_websocket_opens_only_where_the_protocol_has_them() {
     let head = |method| Head { method, target: "/ws", websocket: true, ..Head::default() };
-    for protocol in ["rest", "graphql", "mcp", "grpc"] {
-        let refusal = denied(decision(&format!("protocol: {protocol}, access: full")).judge(&head("GET")));
+    for rules in ["rest, access: read-write", "graphql, access: full", "mcp, access: full", "grpc, access: full"] {
+        let refusal = denied(decision(&format!("protocol: {rules}")).judge(&head("GET")));
         assert!(refusal.next_steps[0].contains("protocol: websocket"), "{refusal:?}");
     }
+    // Where everything is allowed, so is this.
+    passes(decision("protocol: rest, access: full").judge(&head("GET")));
     let sockets = decision("protocol: websocket, rules: [{allow: {method: GET, path: /ws}}]");
     for method in ["GET", "CONNECT"] {
         let Judgement::Pass(pass) = sockets.judge(&head(method)) else { panic!("refused") };
