@@ -307,3 +307,71 @@ pub(super) fn judge<'i>(endpoints: &'i [Arc<Inspection>], called: &Called) -> Ou
         },
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn whatever_nests_is_bounded() {
+        let deep = |open: &str, inner: &str, close: &str, times: usize| {
+            format!("{}{inner}{}", open.repeat(times), close.repeat(times))
+        };
+        for (open, inner, close, head, tail) in [
+            ("{ a ", "{ b }", "}", "", ""),
+            ("{ ... ", "{ b }", "}", "", ""),
+            ("[", "1", "]", "{ a(x: ", ") }"),
+            ("{ x: ", "1", "}", "{ a(x: ", ") }"),
+            ("[", "Int", "]", "query($x: ", ") { a }"),
+        ] {
+            for (times, read) in [(20, true), (MAX_DEPTH + 1, false), (6_000, false)] {
+                let document = format!("{head}{}{tail}", deep(open, inner, close, times));
+                assert_eq!(analyse(&document, None).is_ok(), read, "{open} {times}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_chain_of_fragments_is_followed() {
+        let mut document = String::from("{ ...F0 }");
+        for at in 0..1500 {
+            let _ = write!(document, " fragment F{at} on Q {{ ...F{} }}", at + 1);
+        }
+        document.push_str(" fragment F1500 on Q { last }");
+        let called = analyse(&document, None).unwrap();
+        assert_eq!(called.fields, [Some("last".to_owned())]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+        // The parser is another's, and a panic of its would end the supervisor.
+        #[test]
+        fn no_sequence_of_tokens_upsets_the_parser(
+            tokens in prop::collection::vec(
+                prop::sample::select(vec![
+                    "query", "mutation", "fragment", "on", "a", "{", "}", "(", ")", "[", "]", ":", "=", "!", "@", "$", "...",
+                    "|", "&", "\"s\"", "\"\"\"b\"\"\"", "\"", "\"\"\"", "1", "-", "1.5", "true", "null", "#c\n", ",", "é", "\\",
+                    "type", "extend", "schema", "enum", "input", "union", "interface", "scalar", "directive", "implements",
+                    "repeatable", "\r", "\u{feff}", "\0",
+                ]),
+                0..40,
+            ),
+            spaced in any::<bool>(),
+            limit in 1_usize..60,
+            depth in 1_usize..6,
+        ) {
+            let document = tokens.join(if spaced { " " } else { "" });
+            let _ = analyse(&document, None);
+            let tree = Parser::new(&document).recursion_limit(depth).token_limit(limit).parse();
+            let _ = tree.errors().count();
+            let _ = tree.document().definitions().count();
+        }
+
+        #[test]
+        fn no_text_upsets_the_parser(document in "\\PC{0,60}") {
+            let _ = analyse(&document, None);
+        }
+    }
+}

@@ -56,13 +56,16 @@ impl Decision {
             }
         };
         let covering = || self.inspections().filter(|endpoint| endpoint.path.matches(&target.path));
-        let Some(best) = covering().map(|endpoint| endpoint.path.specificity()).max() else {
-            return settle(first, uncovered(first, &asked(head, &target)));
+        // What no endpoint covers is no endpoint's to audit, unless all of them do.
+        let uncovered = || {
+            let strictest = self.inspections().find(|endpoint| !endpoint.audit).unwrap_or(first);
+            settle(strictest, uncovered(strictest, &asked(head, &target)))
         };
+        let Some(best) = covering().map(|endpoint| endpoint.path.specificity()).max() else { return uncovered() };
         let selected = covering().filter(move |endpoint| endpoint.path.specificity() == best);
         match selected.clone().next() {
             Some(lead) => Request { head, target: &target, lead }.judge(selected),
-            None => settle(first, uncovered(first, &asked(head, &target))),
+            None => uncovered(),
         }
     }
 

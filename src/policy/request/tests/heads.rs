@@ -187,6 +187,15 @@ fn the_most_specific_path_decides() {
 }
 
 #[test]
+fn a_path_that_no_endpoint_covers_is_audited_by_all_or_none() {
+    let (audit, enforce) = ("protocol: rest, enforcement: audit, access: full", "protocol: rest, access: full");
+    let mixed = decision(&format!("path: /a/**, {audit}\npath: /b/**, {enforce}"));
+    denied(judge(&mixed, "GET", "/c"));
+    let Judgement::Pass(pass) = judge(&decision(&format!("path: /a/**, {audit}")), "GET", "/c") else { panic!() };
+    assert!(pass.audited.is_some());
+}
+
+#[test]
 fn endpoints_that_disagree_are_refused() {
     // No policy loads with such a pair, but rules of an operator's own may bring one together.
     let mut one = decision("protocol: rest, access: full");
