@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::authorize::Owner;
 use super::intent::Intent;
+use crate::policy::request;
 
 /// Rules of one endpoint. A client that makes up paths (package files, object stores) soon has more, and a list that
 /// nobody reads is no policy: its methods are then allowed on every path, and a comment says so.
@@ -32,6 +33,10 @@ struct Seen {
     requests: BTreeSet<(Manner, String, String)>,
     /// Methods whose paths were too many.
     crowded: BTreeSet<(Manner, String)>,
+    /// What no rule can allow: asked for, passed, and not in the policy.
+    unwritable: BTreeSet<(String, String)>,
+    /// Some path has an escaped slash.
+    encoded_slash: bool,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +65,14 @@ impl Learner {
             if seen.crowded.contains(&kind) {
                 return;
             }
-            seen.requests.insert((manner, method.to_owned(), pattern(path)));
+            let Some((path, encoded_slash)) = request::literal(path) else {
+                if seen.unwritable.len() < MAX_RULES {
+                    seen.unwritable.insert((method.to_owned(), path.to_owned()));
+                }
+                return;
+            };
+            seen.encoded_slash |= encoded_slash;
+            seen.requests.insert((manner, method.to_owned(), path));
             if seen.requests.len() > MAX_RULES {
                 seen.requests.retain(|(manner, method, _)| (*manner, method.as_str()) != (kind.0, kind.1.as_str()));
                 seen.crowded.insert(kind);
@@ -85,14 +97,16 @@ impl Learner {
 
     /// The policy that was learned, as YAML.
     #[must_use]
-    pub fn policy(&self, command: &str) -> String {
+    pub fn policy(&self, program: &str) -> String {
         let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut yaml = String::new();
-        let command: String = command.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let _ = writeln!(yaml, "# What `{command}` did under `run --learn`, and nothing beyond it. Read it before you use it: what was");
-        yaml.push_str("# seen once is allowed for good. Queries and bodies are not looked at; add `query` matchers or a protocol\n");
-        yaml.push_str("# that reads bodies (graphql, json-rpc, mcp) where they matter. Paths are learned literally; shorten them with\n");
-        yaml.push_str("# * (within a segment) and ** (across) where the names in them change.\n");
+        // The program alone: arguments may hold secrets.
+        let program: String = program.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let _ = writeln!(yaml, "# What `{program}` did under `run --learn`. Read it before you use it: what was seen once is allowed for good.");
+        yaml.push_str("# Queries and bodies are not looked at: a POST to an MCP, JSON-RPC or GraphQL path allows all that can be\n");
+        yaml.push_str("# said there, and a path with query all of its queries. Add `query` matchers, or a protocol that reads bodies,\n");
+        yaml.push_str("# where that matters. Paths are literal; shorten them with * (within a segment) and ** (across) where names\n");
+        yaml.push_str("# in them change.\n");
         if notes.overflowed {
             let _ = writeln!(yaml, "# More than {MAX_ENDPOINTS} destinations were seen: the later ones are missing.");
         }
@@ -115,7 +129,11 @@ impl Learner {
 }
 
 fn endpoints(yaml: &mut String, host: &str, port: u16, seen: &Seen) {
+    for (method, path) in &seen.unwritable {
+        let _ = writeln!(yaml, "      # Left out, since no rule can allow it: {} {}", quoted(method), quoted(path));
+    }
     let head = format!("      - host: {}\n        port: {port}\n", quoted(host));
+    let slashes = if seen.encoded_slash { "        allow_encoded_slash: true\n" } else { "" };
     if seen.opaque || seen.requests.is_empty() && seen.crowded.is_empty() {
         yaml.push_str(&head);
         if seen.opaque {
@@ -136,7 +154,7 @@ fn endpoints(yaml: &mut String, host: &str, port: u16, seen: &Seen) {
     let (rules, crowded) = of(Manner::Plain);
     if !rules.is_empty() || !crowded.is_empty() {
         yaml.push_str(&head);
-        yaml.push_str("        protocol: rest\n        rules:\n");
+        let _ = write!(yaml, "        protocol: rest\n{slashes}        rules:\n");
         for method in crowded {
             let _ = writeln!(yaml, "          # More than {MAX_RULES} paths were seen.");
             let _ = writeln!(yaml, "          - allow: {{method: {}, path: \"**\"}}", quoted(method));
@@ -149,26 +167,8 @@ fn endpoints(yaml: &mut String, host: &str, port: u16, seen: &Seen) {
     let anywhere = (!crowded.is_empty()).then_some("/**");
     for path in rules.iter().map(|(_, path)| *path).chain(anywhere) {
         yaml.push_str(&head);
-        let _ = writeln!(yaml, "        path: {}\n        protocol: websocket\n        access: full", quoted(path));
+        let _ = write!(yaml, "        path: {}\n        protocol: websocket\n{slashes}        access: full\n", quoted(path));
     }
-}
-
-/// A path as a pattern that matches it: what a pattern cannot hold literally becomes a wildcard.
-fn pattern(path: &str) -> String {
-    if !path.starts_with('/') {
-        return "/".to_owned();
-    }
-    let literal = |c: char| c.is_ascii_alphanumeric() || "/-._~!$&'()+,:=@%".contains(c);
-    let mut pattern = String::with_capacity(path.len());
-    for c in path.chars() {
-        match c {
-            c if literal(c) => pattern.push(c),
-            // Two would cross segments.
-            _ if pattern.ends_with('*') => {}
-            _ => pattern.push('*'),
-        }
-    }
-    pattern
 }
 
 /// A name for a program's entry.
@@ -250,6 +250,11 @@ mod tests {
             (Manner::Plain, "GET", "/repos/a?token=x"),
             (Manner::Plain, "GET", "/repos/a"),
             (Manner::Plain, "POST", "/weird/[x]*{y}/z"),
+            (Manner::Plain, "GET", "/v1/../x"),
+            (Manner::Plain, "GET", "/v1//x"),
+            (Manner::Plain, "GET", "/v1/*"),
+            (Manner::Plain, "GET", "/v1/a%2Fb"),
+            (Manner::Plain, "GET", "/v1/%61%20b"),
             (Manner::WebSocket, "GET", "/socket"),
         ] {
             learner.request(&Owner::Anyone, &api, manner, method, target);
@@ -258,13 +263,16 @@ mod tests {
         for number in 0..=MAX_RULES {
             learner.request(&Owner::Anyone, &intent("files.example.com", 443), Manner::Plain, "GET", &format!("/{number}"));
         }
-        let yaml = learner.policy("a\nb");
+        let yaml = learner.policy("a");
         let policy = Policy::parse(&yaml, "learned.yaml").unwrap_or_else(|error| panic!("{error}\n{yaml}"));
         assert_eq!(policy.network.len(), 1);
         assert_eq!(policy.network[0].endpoints.len(), 4, "{yaml}");
         for expected in [
             "- allow: {method: \"GET\", path: \"/repos/a\"}",
-            "- allow: {method: \"POST\", path: \"/weird/*x*y*/z\"}",
+            "# Left out, since no rule can allow it: \"POST\" \"/weird/[x]*{y}/z\"",
+            "# Left out, since no rule can allow it: \"GET\" \"/v1/*\"",
+            "# Left out, since no rule can allow it: \"GET\" \"/v1/../x\"",
+            "allow_encoded_slash: true",
             "path: \"/socket\"\n        protocol: websocket",
             "- allow: {method: \"GET\", path: \"**\"}",
             "tls: skip",

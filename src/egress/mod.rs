@@ -224,11 +224,12 @@ impl Proxy {
     fn is_host_alias(&self, intent: &Intent, decision: &Decision) -> bool {
         self.host_alias
             && matches!(&intent.host, Host::Name(name) if **name == *HOST_ALIAS)
-            && decision
-                .endpoints
-                .iter()
-                .filter_map(|(policy, index)| policy.endpoints.get(*index))
-                .any(|endpoint| endpoint.names(&intent.host))
+            && (self.learner.is_some()
+                || decision
+                    .endpoints
+                    .iter()
+                    .filter_map(|(policy, index)| policy.endpoints.get(*index))
+                    .any(|endpoint| endpoint.names(&intent.host)))
     }
 }
 

@@ -12,6 +12,9 @@ use super::{Actor, Disposition, Event, LogLevel, NetworkActivity, ProcessStep, S
 /// path of that many tells what was meant.
 const SHOWN_CHARACTERS: usize = 256;
 
+/// The same of a reason, which ends in what its reader can do: an excerpt of the policy with the paths of programs.
+const REASON_CHARACTERS: usize = 1024;
+
 /// Level at which an event is worth a line.
 pub(super) fn level(event: &Event) -> LogLevel {
     match event {
@@ -92,7 +95,7 @@ fn network(activity: &NetworkActivity) -> String {
         let _ = write!(line, " {} times", activity.count);
     }
     if let Some(reason) = &activity.reason {
-        let _ = write!(line, ": {}", printable(reason));
+        let _ = write!(line, ": {}", printable_to(reason, REASON_CHARACTERS));
     }
     line
 }
@@ -125,12 +128,17 @@ fn actor(line: &mut String, actor: &Actor) {
 
 /// `text` with everything that a terminal would not simply print shown by number, cut to [`SHOWN_CHARACTERS`].
 pub(super) fn printable(text: &str) -> Cow<'_, str> {
-    if text.len() <= SHOWN_CHARACTERS && text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
+    printable_to(text, SHOWN_CHARACTERS)
+}
+
+/// The same, cut to another length.
+fn printable_to(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most && text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
         return Cow::Borrowed(text);
     }
-    let mut shown = String::with_capacity(text.len().min(4 * SHOWN_CHARACTERS));
+    let mut shown = String::with_capacity(text.len().min(4 * most));
     for (index, character) in text.chars().enumerate() {
-        if index == SHOWN_CHARACTERS {
+        if index == most {
             shown.push('…');
             break;
         }

@@ -135,6 +135,9 @@ struct Lesson {
 
 impl Lesson {
     fn begin(file: &Path) -> Result<Self, Failure> {
+        if file.exists() {
+            return Err(Failure::usage(format!("--learn {}: it is there already; move it away, or name another", file.display())));
+        }
         let name = file.file_name().ok_or_else(|| Failure::usage(format!("--learn {}: expected a file", file.display())))?;
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);
@@ -147,8 +150,8 @@ impl Lesson {
     }
 
     fn end(self, command: &Command) -> Result<(), Failure> {
-        let words: Vec<_> = command.argv.iter().map(|word| word.to_string_lossy()).collect();
-        std::fs::write(&self.temporary, self.learner.policy(&words.join(" ")))
+        let program = command.argv.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+        std::fs::write(&self.temporary, self.learner.policy(&program))
             .and_then(|()| std::fs::rename(&self.temporary, &self.file))
             .map_err(|error| Failure::setup(format!("--learn {}: {error}", self.file.display())))
     }

@@ -129,7 +129,11 @@ impl Exchanges {
     /// Has each of them renewed; `false` when one was ended.
     pub(super) fn renew(&self, proxy: &Proxy, generation: u64) -> bool {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        open.iter().fold(true, |all, exchange| exchange.renew(proxy, generation) && all)
+        let mut all = true;
+        for exchange in open {
+            all &= exchange.renew(proxy, generation);
+        }
+        all
     }
 }
 

@@ -216,8 +216,7 @@ impl Session {
             let (address, via) = (kept.address, kept.via.clone());
             let permission = Permission { intent: intent.clone(), owner: owner.clone(), permit: permit.clone(), address, via: via.clone() };
             let opened = Opened::new(self.clone(), Exchange::new(permission.clone(), asked.clone()));
-            let wish = upgrade::for_leg(&wish, &kept.sender, &mut request);
-            let key = request.headers().get(header::SEC_WEBSOCKET_KEY).filter(|_| client_upgrade.is_some()).cloned();
+            let (wish, key) = upgrade::for_leg(&wish, &kept.sender, &mut request);
             fields::rewrite(
                 &mut request,
                 &Next {

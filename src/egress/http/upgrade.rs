@@ -56,19 +56,25 @@ pub(super) enum Outcome {
 }
 
 /// Puts the wish as the leg's protocol has it: an extended CONNECT becomes an Upgrade where the origin knows no other
-/// way.
-pub(super) fn for_leg(wish: &Wish, sender: &Sender, request: &mut Request<Body>) -> Wish {
-    let Wish::Protocol(protocol) = wish else { return wish.clone() };
+/// way. That needs a key, which some clients send in HTTP/2 as well; the one that is made up otherwise comes back.
+pub(super) fn for_leg(wish: &Wish, sender: &Sender, request: &mut Request<Body>) -> (Wish, Option<HeaderValue>) {
+    let Wish::Protocol(protocol) = wish else { return (wish.clone(), None) };
     if sender.takes_protocols() {
-        return wish.clone();
+        return (wish.clone(), None);
     }
     *request.method_mut() = Method::GET;
     request.extensions_mut().remove::<hyper::ext::Protocol>();
     let headers = request.headers_mut();
     headers.remove(header::CONTENT_LENGTH);
-    headers.insert(header::SEC_WEBSOCKET_KEY, websocket::new_key());
+    let mut made = None;
+    if !headers.contains_key(header::SEC_WEBSOCKET_KEY) {
+        let key = websocket::new_key();
+        headers.insert(header::SEC_WEBSOCKET_KEY, key.clone());
+        made = Some(key);
+    }
     // A `:protocol` is a token, and so a value.
-    Wish::Upgrade(HeaderValue::from_str(protocol).unwrap_or_else(|_| HeaderValue::from_static("websocket")))
+    let protocol = HeaderValue::from_str(protocol).unwrap_or_else(|_| HeaderValue::from_static("websocket"));
+    (Wish::Upgrade(protocol), made)
 }
 
 /// Sees whether the origin agrees, and if so sees to what follows.
@@ -124,12 +130,12 @@ pub(super) fn agree(
             Some(Agreed { upstream, permission, messages: parties.messages, _opened: opened });
         return Ok(Outcome::Switched(Response::from_parts(parts, Body::empty())));
     };
-    if let Some(key) = parties.key
-        && !parts.headers.get(ACCEPT).is_some_and(|accept| websocket::accepts(key, accept))
-    {
-        return refuse("answered a WebSocket's key with something else than its digest");
+    if let Some(key) = parties.key {
+        if !parts.headers.get(ACCEPT).is_some_and(|accept| websocket::accepts(key, accept)) {
+            return refuse("answered a WebSocket's key with something else than its digest");
+        }
+        parts.headers.remove(ACCEPT);
     }
-    parts.headers.remove(ACCEPT);
     parts.status = StatusCode::OK;
     let proxy = session.proxy.clone();
     tokio::spawn(async move {

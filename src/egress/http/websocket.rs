@@ -125,7 +125,7 @@ struct Reader<'r> {
     /// Payload of the current frame that only has to pass.
     passing: u64,
     /// Messages that passed only because the endpoint asks for an audit.
-    audited: Vec<Box<request::Refusal>>,
+    audited: Vec<request::Refusal>,
 }
 
 impl<'r> Reader<'r> {
@@ -147,7 +147,7 @@ impl<'r> Reader<'r> {
             self.check(&frame)?;
             if frame.opcode == BINARY {
                 // What is in it no rule reads.
-                self.audited.extend(self.rules.judge_binary(&[]).map_err(Verdict::Refused)?);
+                self.audited.extend(self.rules.judge_binary(&[]).map_err(Verdict::Refused)?.map(|refusal| *refusal));
             }
             if !frame.is_control() && (frame.opcode == BINARY || frame.opcode == CONTINUATION && self.binary) {
                 self.binary = !frame.last;
@@ -219,7 +219,7 @@ impl<'r> Reader<'r> {
         if frame.last {
             let text = self.text.take().unwrap_or_default();
             let text = String::from_utf8(text).map_err(|_| Verdict::Broken(1007, "a text message is not UTF-8"))?;
-            self.audited.extend(self.rules.judge_text(&text).map_err(Verdict::Refused)?);
+            self.audited.extend(self.rules.judge_text(&text).map_err(Verdict::Refused)?.map(|refusal| *refusal));
         }
         Ok(())
     }

@@ -138,8 +138,11 @@ pub struct Authority {
     /// One for all hosts: another pair for each would cost time and protect nothing, all of them being in this process.
     leaf_key: KeyPair,
     leaf_signer: Arc<dyn SigningKey>,
-    configurations: Mutex<LruCache<(Host, Option<&'static [u8]>), Served>>,
+    configurations: Mutex<LruCache<Presented, Served>>,
 }
+
+/// Who a client is shown, and the protocol that is chosen.
+type Presented = (Host, Option<&'static [u8]>);
 
 /// A host's configuration and when it is to be made anew.
 #[derive(Debug)]

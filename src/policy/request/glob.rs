@@ -224,11 +224,8 @@ impl Glob {
         let mut resume: Option<(usize, Option<usize>)> = None;
         loop {
             match self.segments.get(at) {
-                Some(Segment::Deep) if at + 1 == self.segments.len() => {
-                    if rest.is_some() {
-                        return true;
-                    }
-                }
+                Some(Segment::Deep) if at + 1 == self.segments.len() && rest.is_some() => return true,
+                Some(Segment::Deep) if at + 1 == self.segments.len() => {}
                 Some(Segment::Deep) => {
                     at += 1;
                     resume = Some((at, rest));

@@ -11,6 +11,7 @@ mod graphql_http;
 mod head;
 mod index;
 mod json;
+mod literal;
 mod message;
 mod pending;
 mod persisted;
@@ -23,6 +24,7 @@ mod target;
 mod verdict;
 
 pub use head::Head;
+pub use literal::literal;
 pub use message::MessageRules;
 pub use pending::Pending;
 pub use rules::{Inspection, Protocol};

@@ -355,10 +355,8 @@ impl Written<'_, '_> {
         };
         let mut params = params?;
         // `tool` is the short form of `params.name`.
-        let named = match params.iter().position(|(path, _)| mcp && path.len() == 1 && path[0] == "name") {
-            Some(at) => Some(params.remove(at).1),
-            None => None,
-        };
+        let named = params.iter().position(|(path, _)| mcp && path.len() == 1 && path[0] == "name");
+        let named = named.map(|at| params.remove(at).1);
         if tool.is_some() && named.is_some() {
             self.note(self.fields.place, "tool", "'tool' and 'params.name' are the same", "keep one of them");
             return None;

@@ -278,9 +278,7 @@ fn form_decoded(text: &str) -> Cow<'_, str> {
             byte => byte,
         });
     }
-    String::from_utf8(bytes)
-        .map_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned(), |text| text)
-        .into()
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()).into()
 }
 
 #[cfg(test)]
