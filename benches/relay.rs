@@ -57,7 +57,8 @@ async fn serve(mut client: TcpStream, authority: Arc<Authority>, upstream: Arc<U
     let config = authority.server_config(&host, if http2 { Some(HTTP2) } else { Some(b"http/1.1") }).ok()?;
     let client = TlsAcceptor::from(config).accept(client).await.ok()?;
     if http2 {
-        let (sender, connection) = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(origin)).await.ok()?;
+        let (sender, connection) =
+            http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(origin)).await.ok()?;
         tokio::spawn(connection);
         let service = service_fn(move |request: Request<Incoming>| {
             let mut sender = sender.clone();

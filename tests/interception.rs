@@ -111,7 +111,9 @@ fn an_origin_that_cannot_prove_its_name_is_502_with_the_reason() {
         let policy = Policy::full(&[CURL], HOST, port, "rest");
         site.run(&policy, &format!("curl -sS -w '%{{http_code}}' https://{HOST}:{port}/")).stdout
     };
-    for (port, words) in [(8441, ["502", "expired"]), (8442, ["502", "other.example.com"]), (8443, ["502", "self-signed"])] {
+    for (port, words) in
+        [(8441, ["502", "expired"]), (8442, ["502", "other.example.com"]), (8443, ["502", "self-signed"])]
+    {
         let answer = run(port);
         assert!(words.iter().all(|word| answer.contains(word)), "{port}: {answer}");
     }

@@ -31,7 +31,13 @@ pub(super) enum Outcome {
 }
 
 /// Serves the CONNECT whose head is the first `length` bytes that `gate` holds.
-pub(super) async fn serve(proxy: &Arc<Proxy>, client: &Client, stream: &TcpStream, gate: &mut Gate, length: usize) -> Outcome {
+pub(super) async fn serve(
+    proxy: &Arc<Proxy>,
+    client: &Client,
+    stream: &TcpStream,
+    gate: &mut Gate,
+    length: usize,
+) -> Outcome {
     let begun = Instant::now();
     let head = gate.held()[..length].to_vec();
     gate.drop_held(length);

@@ -73,7 +73,8 @@ impl Interception {
         let reached = (permission.address, permission.via.clone());
         match spoken {
             Spoken::Tls(hello) => {
-                self::tls(proxy, owner, Replay::new(ahead, Transport::Socket(client)), upstream, permission, hello).await;
+                self::tls(proxy, owner, Replay::new(ahead, Transport::Socket(client)), upstream, permission, hello)
+                    .await;
             }
             Spoken::Http1 => {
                 let session = Session::new(proxy, owner, Scope::Tunnel(Box::new(Inside::new(intent, false))));
@@ -124,24 +125,12 @@ async fn sniff(mut client: Transport, ahead: &mut Vec<u8>, proxy: &Proxy) -> Res
 }
 
 /// What is neither TLS nor HTTP passes while a policy is learned, and is written down as such.
-async fn learned(
-    proxy: &Arc<Proxy>,
-    client: Arc<TcpStream>,
-    ahead: Vec<u8>,
-    upstream: Leg,
-    permission: Permission,
-) {
+async fn learned(proxy: &Arc<Proxy>, client: Arc<TcpStream>, ahead: Vec<u8>, upstream: Leg, permission: Permission) {
     if let Some(learner) = &proxy.learner {
         learner.opaque(&permission.owner, &permission.intent);
     }
-    let tunnel = Tunnel {
-        proxy: proxy.clone(),
-        client,
-        upstream,
-        permission,
-        to_upstream: ahead,
-        to_client: Vec::new(),
-    };
+    let tunnel =
+        Tunnel { proxy: proxy.clone(), client, upstream, permission, to_upstream: ahead, to_client: Vec::new() };
     tunnel.run().await;
 }
 
@@ -160,7 +149,9 @@ async fn tls(
         Err(refusal) => Err(refusal),
     };
     let (scope, alpn, leg) = match begun {
-        Ok((leg, chosen)) => (Scope::Tunnel(Box::new(Inside::new(intent.clone(), true))), client_protocol(&hello, chosen), Some(leg)),
+        Ok((leg, chosen)) => {
+            (Scope::Tunnel(Box::new(Inside::new(intent.clone(), true))), client_protocol(&hello, chosen), Some(leg))
+        }
         Err(refusal) => (Scope::Refused(about(refusal, &permission)), preferred(&hello), None),
     };
     // A certificate for the name that the client expects, so that it reads a refusal rather than a warning. Nothing
@@ -172,7 +163,11 @@ async fn tls(
     let config = match proxy.termination.authority.server_config(&name, alpn) {
         Ok(config) => config,
         Err(error) => {
-            proxy.events.find(Severity::High, "no-certificate", format!("no certificate for {name} can be made: {error}"));
+            proxy.events.find(
+                Severity::High,
+                "no-certificate",
+                format!("no certificate for {name} can be made: {error}"),
+            );
             return;
         }
     };
@@ -182,8 +177,10 @@ async fn tls(
         Err(_) => return,
     };
     let session = Session::new(proxy, owner, scope);
-    if let Some((leg, http2)) = leg.map(|leg| { let http2 = leg.get_ref().1.alpn_protocol() == Some(HTTP2); (leg, http2) })
-        && session.begin(leg, http2, (permission.address, permission.via.clone())).await.is_err()
+    if let Some((leg, http2)) = leg.map(|leg| {
+        let http2 = leg.get_ref().1.alpn_protocol() == Some(HTTP2);
+        (leg, http2)
+    }) && session.begin(leg, http2, (permission.address, permission.via.clone())).await.is_err()
     {
         return;
     }

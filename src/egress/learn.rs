@@ -102,7 +102,10 @@ impl Learner {
         let mut yaml = String::new();
         // The program alone: arguments may hold secrets.
         let program: String = program.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let _ = writeln!(yaml, "# What `{program}` did under `run --learn`. Read it before you use it: what was seen once is allowed for good.");
+        let _ = writeln!(
+            yaml,
+            "# What `{program}` did under `run --learn`. Read it before you use it: what was seen once is allowed for good."
+        );
         yaml.push_str("# Queries and bodies are not looked at: a POST to an MCP, JSON-RPC or GraphQL path allows all that can be\n");
         yaml.push_str("# said there, and a path with query all of its queries. Add `query` matchers, or a protocol that reads bodies,\n");
         yaml.push_str("# where that matters. Paths are literal; shorten them with * (within a segment) and ** (across) where names\n");
@@ -167,7 +170,11 @@ fn endpoints(yaml: &mut String, host: &str, port: u16, seen: &Seen) {
     let anywhere = (!crowded.is_empty()).then_some("/**");
     for path in rules.iter().map(|(_, path)| *path).chain(anywhere) {
         yaml.push_str(&head);
-        let _ = write!(yaml, "        path: {}\n        protocol: websocket\n{slashes}        access: full\n", quoted(path));
+        let _ = write!(
+            yaml,
+            "        path: {}\n        protocol: websocket\n{slashes}        access: full\n",
+            quoted(path)
+        );
     }
 }
 
@@ -213,10 +220,7 @@ decision := {
 /// its host exactly.
 #[must_use]
 pub fn everything() -> crate::policy::Policy {
-    let everywhere = [
-        ipnet::IpNet::V4(ipnet::Ipv4Net::default()),
-        ipnet::IpNet::V6(ipnet::Ipv6Net::default()),
-    ];
+    let everywhere = [ipnet::IpNet::V4(ipnet::Ipv4Net::default()), ipnet::IpNet::V6(ipnet::Ipv6Net::default())];
     let endpoint = crate::policy::Endpoint {
         host: None,
         ports: vec![443],
@@ -261,7 +265,13 @@ mod tests {
         }
         learner.opaque(&Owner::Anyone, &intent("2001:db8::1", 22));
         for number in 0..=MAX_RULES {
-            learner.request(&Owner::Anyone, &intent("files.example.com", 443), Manner::Plain, "GET", &format!("/{number}"));
+            learner.request(
+                &Owner::Anyone,
+                &intent("files.example.com", 443),
+                Manner::Plain,
+                "GET",
+                &format!("/{number}"),
+            );
         }
         let yaml = learner.policy("a");
         let policy = Policy::parse(&yaml, "learned.yaml").unwrap_or_else(|error| panic!("{error}\n{yaml}"));

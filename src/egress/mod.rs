@@ -28,8 +28,8 @@ mod tests;
 
 pub use guard::{Class, classify};
 pub use parent::{
-    AnswerError, Credentials, CredentialsError, ExemptionError, Exemptions, Leg, Parent, ParentError,
-    ParentSettings, ProxyUrl, ProxyUrlError, Route,
+    AnswerError, Credentials, CredentialsError, ExemptionError, Exemptions, Leg, Parent, ParentError, ParentSettings,
+    ProxyUrl, ProxyUrlError, Route,
 };
 pub use resolve::{ResolveError, Resolver};
 

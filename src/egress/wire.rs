@@ -3,8 +3,8 @@
 //! reports the stream as ended; the library then finishes what it has, and [`super::listener`] goes on with what is
 //! held. So there is one reader of heads, one implementation of CONNECT, and no answer that the library makes up.
 
-use std::io;
 use std::future::Future;
+use std::io;
 use std::os::fd::AsRawFd as _;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};

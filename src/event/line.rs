@@ -47,7 +47,7 @@ pub(super) fn sentence(event: &Event) -> String {
                 Severity::High => "alert",
                 Severity::Critical => "failure",
             };
-            format!("{word}: {} [{}]", printable(&finding.message), finding.kind)
+            format!("{word}: {} [{}]", printable_to(&finding.message, REASON_CHARACTERS), finding.kind)
         }
     }
 }

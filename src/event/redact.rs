@@ -11,8 +11,24 @@ const SHOWN: usize = 1024;
 
 /// Names of query parameters whose values are credentials, by any part of the name, in lower case.
 const NAMES: &[&str] = &[
-    "token", "secret", "password", "passwd", "pwd", "passphrase", "apikey", "api_key", "api-key", "access_key", "accesskey",
-    "credential", "signature", "auth", "session", "jwt", "code", "private",
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "pwd",
+    "passphrase",
+    "apikey",
+    "api_key",
+    "api-key",
+    "access_key",
+    "accesskey",
+    "credential",
+    "signature",
+    "auth",
+    "session",
+    "jwt",
+    "code",
+    "private",
 ];
 
 /// Such names as stand alone: parts of other words otherwise.
@@ -21,8 +37,31 @@ const WHOLE_NAMES: &[&str] = &["key", "sig", "pass", "sid", "state", "nonce"];
 /// How tokens of known kinds begin: GitHub, GitLab, OpenAI and Anthropic, Slack, AWS, Google, npm, PyPI, Stripe, JSON Web
 /// Tokens, Hugging Face.
 const PREFIXES: &[&str] = &[
-    "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "sk_", "pk_", "rk_", "xoxa-", "xoxb-", "xoxp-",
-    "xoxs-", "xapp-", "AKIA", "ASIA", "AIza", "ya29.", "npm_", "pypi-", "eyJ", "hf_", "bot",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "sk-",
+    "sk_",
+    "pk_",
+    "rk_",
+    "xoxa-",
+    "xoxb-",
+    "xoxp-",
+    "xoxs-",
+    "xapp-",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "ya29.",
+    "npm_",
+    "pypi-",
+    "eyJ",
+    "hf_",
+    "bot",
 ];
 
 /// Shortest text that a prefix makes a token.
@@ -98,11 +137,17 @@ mod tests {
             ("/simple/requests/", None),
             ("/a?empty=&token=", None),
             ("/a?access_token=abc&x=1", Some("/a?access_token=[CREDENTIAL]&x=1")),
-            ("/a?X-Amz-Signature=ff00&X-Amz-Credential=AKIA", Some("/a?X-Amz-Signature=[CREDENTIAL]&X-Amz-Credential=[CREDENTIAL]")),
+            (
+                "/a?X-Amz-Signature=ff00&X-Amz-Credential=AKIA",
+                Some("/a?X-Amz-Signature=[CREDENTIAL]&X-Amz-Credential=[CREDENTIAL]"),
+            ),
             ("/a?key=1", Some("/a?key=[CREDENTIAL]")),
             ("/a?keyword=1", None),
             ("/bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/send", Some("/[CREDENTIAL]/send")),
-            ("/services/T00000000/B00000000/aB3dE5fG7hI9jK1lM3nO5pQ7rS9tU1vW", Some("/services/T00000000/B00000000/[CREDENTIAL]")),
+            (
+                "/services/T00000000/B00000000/aB3dE5fG7hI9jK1lM3nO5pQ7rS9tU1vW",
+                Some("/services/T00000000/B00000000/[CREDENTIAL]"),
+            ),
             ("/x/ghp_0123456789abcdefghijABCDEFGHIJ012345", Some("/x/[CREDENTIAL]")),
             ("/a?u=https%3A%2F%2Fuser%3Apass%40host", Some("/a?u=[CREDENTIAL]")),
         ] {

@@ -15,9 +15,9 @@ use crate::confine::identity::{self, Identity};
 use crate::confine::landlock::{self, Grants};
 use crate::confine::limits::Limits;
 use crate::contract::{PROXY_PORT, PROXY_URL, TRUST_DIRECTORY, env, exit};
-use crate::egress::tls::{Termination, roots};
 use crate::egress::ParentSettings;
 use crate::egress::learn::{self, Learner};
+use crate::egress::tls::{Termination, roots};
 use crate::event::{
     Actor, Event, Events, EventsConfig, ProcessActivity, ProcessStep, SandboxIdentity, Severity, admin,
 };
@@ -136,15 +136,22 @@ struct Lesson {
 impl Lesson {
     fn begin(file: &Path) -> Result<Self, Failure> {
         if file.exists() {
-            return Err(Failure::usage(format!("--learn {}: it is there already; move it away, or name another", file.display())));
+            return Err(Failure::usage(format!(
+                "--learn {}: it is there already; move it away, or name another",
+                file.display()
+            )));
         }
-        let name = file.file_name().ok_or_else(|| Failure::usage(format!("--learn {}: expected a file", file.display())))?;
+        let name =
+            file.file_name().ok_or_else(|| Failure::usage(format!("--learn {}: expected a file", file.display())))?;
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);
         hidden.push(format!(".{}", std::process::id()));
         let temporary = file.with_file_name(hidden);
         std::fs::OpenOptions::new().write(true).create_new(true).open(&temporary).map_err(|error| {
-            Failure::setup(format!("--learn {}: {error}; name a file in a directory that can be written", file.display()))
+            Failure::setup(format!(
+                "--learn {}: {error}; name a file in a directory that can be written",
+                file.display()
+            ))
         })?;
         Ok(Self { learner: Arc::default(), file: file.to_owned(), temporary })
     }
@@ -333,7 +340,8 @@ fn refuse_readable_secrets(plan: &Plan, identity: &Identity, grants: &Grants) ->
     let enforced = who.landlock_read_write.is_some();
     let secrets = plan.options.upstream.upstream_proxy_auth_file.iter().chain(&plan.options.tls.ca_key);
     for file in secrets {
-        policy::writable::refuse_readable(file, &who, enforced.then_some(granted.as_slice())).map_err(Failure::setup)?;
+        policy::writable::refuse_readable(file, &who, enforced.then_some(granted.as_slice()))
+            .map_err(Failure::setup)?;
     }
     Ok(())
 }

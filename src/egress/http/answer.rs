@@ -29,7 +29,8 @@ fn in_grpc(refusal: &Refusal) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(grpc_status(refusal.kind.status())));
+    headers
+        .insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(grpc_status(refusal.kind.status())));
     let message = percent_encoded(&format!("{}: {}", refusal.kind.parts().0, refusal.explained()));
     if let Ok(message) = HeaderValue::from_str(&message) {
         headers.insert(HeaderName::from_static("grpc-message"), message);
@@ -40,11 +41,11 @@ fn in_grpc(refusal: &Refusal) -> Response<Body> {
 /// The status code of gRPC that says the same as one of HTTP.
 fn grpc_status(status: u16) -> &'static str {
     match status {
-        403 => "7",         // PERMISSION_DENIED
-        413 | 431 => "8",   // RESOURCE_EXHAUSTED
-        408 | 504 => "4",   // DEADLINE_EXCEEDED
-        502 | 503 => "14",  // UNAVAILABLE
-        _ => "13",          // INTERNAL
+        403 => "7",        // PERMISSION_DENIED
+        413 | 431 => "8",  // RESOURCE_EXHAUSTED
+        408 | 504 => "4",  // DEADLINE_EXCEEDED
+        502 | 503 => "14", // UNAVAILABLE
+        _ => "13",         // INTERNAL
     }
 }
 

@@ -54,7 +54,6 @@ impl Asked {
             body_expected: self.body,
         }
     }
-
 }
 
 /// Whether the client speaks gRPC, and must be answered in it.

@@ -225,7 +225,9 @@ mod tests {
         rewrite(&mut request, &next(&intent(), false, &Wish::Answer)).unwrap();
         let names: Vec<_> = request.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
         assert_eq!(request.uri(), "/a%2Fb?c");
-        for (name, value) in [("host", "api.example.com"), ("authorization", "Bearer z"), ("te", "trailers"), ("connection", "te")] {
+        for (name, value) in
+            [("host", "api.example.com"), ("authorization", "Bearer z"), ("te", "trailers"), ("connection", "te")]
+        {
             assert!(names.contains(&(name, value.as_bytes())), "{names:?}");
         }
         assert_eq!(names.len(), 5, "{names:?}");

@@ -43,7 +43,8 @@ fn names(request: &Request<Incoming>, intent: &Intent, secure: bool) -> Result<(
     };
     let malformed = |detail: String| Refusal::new(Kind::InvalidRequest, detail).about(intent);
     let uri = request.uri();
-    let tunnel_in_tunnel = *request.method() == Method::CONNECT && request.extensions().get::<hyper::ext::Protocol>().is_none();
+    let tunnel_in_tunnel =
+        *request.method() == Method::CONNECT && request.extensions().get::<hyper::ext::Protocol>().is_none();
     if tunnel_in_tunnel {
         return Err(malformed("a CONNECT came through a tunnel; ask the sandbox's proxy itself".to_owned()));
     }
@@ -55,7 +56,9 @@ fn names(request: &Request<Incoming>, intent: &Intent, secure: bool) -> Result<(
     }
     let mut named = false;
     let host = request.headers().get(header::HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
-    for (field, text) in [("the target", uri.authority().map(|authority| authority.as_str())), ("the Host field", host.as_deref())] {
+    for (field, text) in
+        [("the target", uri.authority().map(|authority| authority.as_str())), ("the Host field", host.as_deref())]
+    {
         let Some(text) = text else { continue };
         named = true;
         let read = Intent::parse(text, Some(default_port)).map_err(|error| malformed(format!("{field}: {error}")))?;
@@ -104,7 +107,9 @@ pub(super) async fn request(
                 Judgement::Refuse(refusal) => return Err(refused(refusal)),
                 // A body that was read is judged; nothing asks for it twice.
                 Judgement::Body { .. } => {
-                    return Err(Refusal::new(Kind::InvalidRequest, "the request body could not be judged").about(intent));
+                    return Err(
+                        Refusal::new(Kind::InvalidRequest, "the request body could not be judged").about(intent)
+                    );
                 }
             }
         }
@@ -115,8 +120,11 @@ pub(super) async fn request(
 /// Reads a whole body that has to be judged.
 async fn gather(session: &Session, mut body: Incoming, limit: usize) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
     let too_large = || {
-        Refusal::new(Kind::BodyTooLarge, format!("the endpoint's rules read bodies, and this one is larger than {limit} bytes"))
-            .advising("send less at once, or raise the endpoint's max_body_bytes")
+        Refusal::new(
+            Kind::BodyTooLarge,
+            format!("the endpoint's rules read bodies, and this one is larger than {limit} bytes"),
+        )
+        .advising("send less at once, or raise the endpoint's max_body_bytes")
     };
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large());

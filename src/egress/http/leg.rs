@@ -80,7 +80,10 @@ impl Sender {
         }
     }
 
-    pub(super) async fn send(&mut self, request: Request<Body>) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+    pub(super) async fn send(
+        &mut self,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
         match self {
             Self::Http1(sender) => sender.try_send_request(request).await,
             Self::Http2(sender, _) => sender.try_send_request(request).await,
@@ -89,7 +92,9 @@ impl Sender {
 }
 
 /// Speaks HTTP/1.1 on `stream`.
-pub(super) async fn http1(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Sender, hyper::Error> {
+pub(super) async fn http1(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<Sender, hyper::Error> {
     let (sender, connection) = http1::Builder::new()
         .preserve_header_case(true)
         .max_headers(limits::HEAD_FIELDS * 2)
@@ -102,7 +107,9 @@ pub(super) async fn http1(stream: impl AsyncRead + AsyncWrite + Send + Unpin + '
 }
 
 /// Speaks HTTP/2 on `stream`.
-pub(super) async fn http2(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Sender, hyper::Error> {
+pub(super) async fn http2(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<Sender, hyper::Error> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(limits::STREAM_WINDOW)

@@ -122,7 +122,12 @@ impl Session {
     ///
     /// # Errors
     /// What the HTTP library says of a connection that is gone already.
-    pub(super) async fn begin<S>(&self, stream: S, http2: bool, (address, via): (Option<IpAddr>, Option<Arc<Via>>)) -> Result<(), hyper::Error>
+    pub(super) async fn begin<S>(
+        &self,
+        stream: S,
+        http2: bool,
+        (address, via): (Option<IpAddr>, Option<Arc<Via>>),
+    ) -> Result<(), hyper::Error>
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
@@ -205,7 +210,8 @@ impl Session {
         let awaited = Awaited::prepare(&self, &mut request);
         // A kept connection may be closed by its origin just as we use it: what is safe to send twice, and still at
         // hand, is sent again on another (RFC 9110 §9.2.2, RFC 9112 §9.3.1).
-        let repeatable = hyper::body::Body::is_end_stream(request.body()) && request.method().is_safe() && wish == Wish::Answer;
+        let repeatable =
+            hyper::body::Body::is_end_stream(request.body()) && request.method().is_safe() && wish == Wish::Answer;
         let mut copy = repeatable.then(|| copy_of(&request));
         loop {
             // Only the first request of a connection waits for more than the first of these.
@@ -214,7 +220,13 @@ impl Session {
             confirmed.map_err(|refusal| refusal.about(&intent))?;
             let (mut kept, reused) = reached?;
             let (address, via) = (kept.address, kept.via.clone());
-            let permission = Permission { intent: intent.clone(), owner: owner.clone(), permit: permit.clone(), address, via: via.clone() };
+            let permission = Permission {
+                intent: intent.clone(),
+                owner: owner.clone(),
+                permit: permit.clone(),
+                address,
+                via: via.clone(),
+            };
             let opened = Opened::new(self.clone(), Exchange::new(permission.clone(), asked.clone()));
             let (wish, key) = upgrade::for_leg(&wish, &kept.sender, &mut request);
             fields::rewrite(
@@ -249,8 +261,12 @@ impl Session {
                         parent.judge(&response).map_err(|error| by_parent(&intent, &via, &error))?;
                     }
                     let lease = Lease { opened, kept };
-                    let parties =
-                        upgrade::Parties { wish: &wish, key: key.as_ref(), client: client_upgrade, messages: pass.messages.clone() };
+                    let parties = upgrade::Parties {
+                        wish: &wish,
+                        key: key.as_ref(),
+                        client: client_upgrade,
+                        messages: pass.messages.clone(),
+                    };
                     let response = self.pass(response, parties, lease, &permission)?;
                     return Ok(Answered { response, permission, pass });
                 }
@@ -403,7 +419,10 @@ impl Awaited {
     fn prepare(session: &Arc<Session>, request: &mut Request<Body>) -> Self {
         let progress = Arc::new(AtomicU64::new(0));
         let serves_http1 = request.version() < Version::HTTP_2;
-        let expects = request.headers().get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+        let expects = request
+            .headers()
+            .get(header::EXPECT)
+            .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
         let released = expects.then(Arc::<Released>::default);
         let mut body = std::mem::replace(request.body_mut(), Body::empty()).counting(progress.clone());
         if let Some(released) = &released {

@@ -3,10 +3,10 @@
 use std::future::poll_fn;
 use std::sync::{Arc, PoisonError};
 
+use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::StatusCode;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
@@ -214,7 +214,8 @@ async fn idle(session: &Session) {
 
 /// Has an interim response (RFC 9110 §15.2) written before the final one, as long as there is room.
 pub(super) fn queue_interim(queue: &std::sync::Mutex<Vec<u8>>, status: StatusCode, headers: &HeaderMap) {
-    let mut head = format!("HTTP/1.1 {} {}\r\n", status.as_u16(), status.canonical_reason().unwrap_or_default()).into_bytes();
+    let mut head =
+        format!("HTTP/1.1 {} {}\r\n", status.as_u16(), status.canonical_reason().unwrap_or_default()).into_bytes();
     for (name, value) in headers {
         head.extend_from_slice(name.as_str().as_bytes());
         head.extend_from_slice(b": ");

@@ -30,9 +30,9 @@ use super::denial::Kind;
 use super::dial;
 use super::guard::{self, Own};
 use super::intent::Intent;
+use super::resolve::{ResolveError, Resolver};
 use super::tls::HTTP1;
 use super::tls::upstream::Upstream;
-use super::resolve::{ResolveError, Resolver};
 use crate::event::Via;
 use crate::policy::host::Host;
 

@@ -74,8 +74,10 @@ impl Fixture {
 
     async fn hasty_with(network: Vec<String>, milliseconds: u64) -> Self {
         let wait = Duration::from_millis(milliseconds);
-        let patience = Patience { head: wait, keep_alive: wait, body: wait, response: wait, tunnel: wait, parent: wait };
-        Self::with_patience(network, Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53), patience).await
+        let patience =
+            Patience { head: wait, keep_alive: wait, body: wait, response: wait, tunnel: wait, parent: wait };
+        Self::with_patience(network, Resolver::new("/nonexistent/hosts", "/nonexistent/resolv.conf", 53), patience)
+            .await
     }
 
     async fn with_patience(network: Vec<String>, resolver: Resolver, patience: Patience) -> Self {
