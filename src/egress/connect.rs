@@ -84,7 +84,7 @@ async fn open(proxy: &Arc<Proxy>, client: &Client, head: &head::Head<'_>) -> Res
     let (reached, confirmed) = tokio::join!(proxy.reach(&intent, &owner, &permit), client.confirm(&owner, proxy));
     // A connection that someone else owns as well must not learn what the destination answered.
     confirmed.map_err(|refusal| refusal.about(&intent))?;
-    let Reached { leg, address, via } = reached?;
+    let Reached { leg, address, via, .. } = reached?;
     Ok((leg, Permission { intent, owner, permit, address, via }))
 }
 

@@ -191,9 +191,13 @@ impl Proxy {
             }
         })?;
         if let Some(parent) = through(&addresses) {
-            let reached = match way {
-                Way::Tunnel => parent.tunnel(&intent.host, intent.port, &addresses).await,
-                Way::Requests => parent.connect().await.map(|leg| (leg, None)),
+            // A request in absolute form names its host, and the upstream proxy resolves that anew: what was judged here
+            // would not be what is dialled there, unless the operator has left that to it, or there is nothing to resolve.
+            let named = parent.resolves_remotely() || matches!(intent.host, Host::Address(_));
+            let absolute = way == Way::Requests && named;
+            let reached = match absolute {
+                false => parent.tunnel(&intent.host, intent.port, &addresses).await,
+                true => parent.connect().await.map(|leg| (leg, None)),
             };
             let (leg, address) = reached.map_err(|error| {
                 let detail = format!("{intent} is allowed but could not be reached: {error}");
@@ -201,13 +205,13 @@ impl Proxy {
                 refusal.via = Some(parent.via().clone());
                 refusal
             })?;
-            return Ok(Reached { leg, address, via: Some(parent.via().clone()) });
+            return Ok(Reached { leg, address, via: Some(parent.via().clone()), absolute });
         }
         let (stream, address) = dial::dial(&addresses, intent.port).await.map_err(|error| {
             let kind = if error.timed_out { Kind::UpstreamTimeout } else { Kind::UpstreamUnreachable };
             refuse(kind, format!("{intent} is allowed but could not be connected to: {error}"))
         })?;
-        Ok(Reached { leg: Leg::Tcp(stream), address: Some(address), via: None })
+        Ok(Reached { leg: Leg::Tcp(stream), address: Some(address), via: None, absolute: false })
     }
 
     async fn addresses(&self, intent: &Intent, permit: &Permit) -> Result<Vec<IpAddr>, ResolveError> {
@@ -233,12 +237,12 @@ impl Proxy {
     }
 }
 
-/// How an upstream proxy is used.
+/// How an upstream proxy may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// It is asked for a tunnel.
     Tunnel,
-    /// It is sent requests in absolute form: many allow no tunnel to port 80.
+    /// It is sent requests in absolute form where that is safe: many allow no tunnel to port 80.
     Requests,
 }
 
@@ -251,4 +255,6 @@ struct Reached {
     address: Option<IpAddr>,
     /// The upstream proxy on the way, where there is one.
     via: Option<Arc<Via>>,
+    /// It ends at that proxy, which takes requests in absolute form.
+    absolute: bool,
 }

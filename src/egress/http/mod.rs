@@ -339,17 +339,17 @@ impl Session {
         let Scope::Tunnel(inside) = &self.scope else {
             // What becomes another protocol needs a way of its own.
             let way = if *wish == Wish::Answer { Way::Requests } else { Way::Tunnel };
-            let Reached { leg, address, via } = self.proxy.reach_by(intent, owner, permit, way).await?;
+            let Reached { leg, address, via, absolute } = self.proxy.reach_by(intent, owner, permit, way).await?;
             super::dial::keep_alive(leg.socket());
             let sender = leg::http1(leg).await.map_err(|error| broken(intent, &error))?;
-            return Ok(Kept { sender, address, absolute: way == Way::Requests && via.is_some(), via });
+            return Ok(Kept { sender, address, via, absolute });
         };
         let _turn = inside.connecting.lock().await;
         // Whoever held the turn before may have made one that serves us as well.
         if let Some(kept) = inside.idle().take(http1_only) {
             return Ok(kept);
         }
-        let Reached { leg: stream, address, via } = self.proxy.reach(intent, owner, permit).await?;
+        let Reached { leg: stream, address, via, .. } = self.proxy.reach(intent, owner, permit).await?;
         super::dial::keep_alive(stream.socket());
         let sender = if inside.secure {
             let offer = if http1_only { &[HTTP1][..] } else { &PROTOCOLS };
