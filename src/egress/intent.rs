@@ -15,8 +15,8 @@ pub(super) struct Intent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum IntentError {
     /// `user@host`: the part before the sign misleads readers of logs, and no proxy has a use for it.
-    #[error("the target {0:?} holds user information before an @ sign; send credentials in an Authorization field")]
-    UserInformation(String),
+    #[error("the target holds user information before an @ sign; send credentials in an Authorization field")]
+    UserInformation,
     /// No usable port.
     #[error("the target {0:?} does not end in a port between 1 and 65535, as in api.example.com:443")]
     Port(String),
@@ -35,7 +35,7 @@ impl Intent {
     /// What is wrong with it.
     pub(super) fn parse(authority: &str, default_port: Option<u16>) -> Result<Self, IntentError> {
         if authority.contains('@') {
-            return Err(IntentError::UserInformation(authority.to_owned()));
+            return Err(IntentError::UserInformation);
         }
         let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
             let (host, after) = rest.split_once(']').ok_or_else(|| IntentError::Shape(authority.to_owned()))?;

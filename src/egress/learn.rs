@@ -65,7 +65,8 @@ impl Learner {
             if seen.crowded.contains(&kind) {
                 return;
             }
-            let Some((path, encoded_slash)) = request::literal(path) else {
+            let named = method.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
+            let Some((path, encoded_slash)) = request::literal(path).filter(|_| named) else {
                 if seen.unwritable.len() < MAX_RULES {
                     seen.unwritable.insert((method.to_owned(), path.to_owned()));
                 }

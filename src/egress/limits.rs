@@ -159,8 +159,12 @@ pub const CONTINUE_TIME: Duration = Duration::from_secs(1);
 /// Bytes of interim responses (RFC 9110 §15.2) that one request may cause; origins send a few links.
 pub const INTERIM_BYTES: usize = 32 * 1024;
 
-/// Streams that one HTTP/2 client may have open: what browsers and gRPC use at most by default.
-pub const STREAMS: u32 = 256;
+/// Interim responses to one request. An origin that works for long may send one every few seconds (102, RFC 2518
+/// §10.1); each costs all other connections a little.
+pub const INTERIM_RESPONSES: u64 = 256;
+
+/// Streams that one HTTP/2 client may have open: what browsers and gRPC use at most by default is 100.
+pub const STREAMS: u32 = 128;
 
 /// Streams reset by a client and not yet forgotten, before its connection ends (CVE-2023-44487, "rapid reset").
 pub const RESET_STREAMS: usize = 32;
@@ -178,8 +182,8 @@ pub const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// Largest HTTP/2 frame taken: four times the least (RFC 9113 §4.2), which saves calls on bulk data.
 pub const FRAME_BYTES: u32 = 64 * 1024;
 
-/// Bytes of one stream that wait to be sent.
-pub const STREAM_SEND_BYTES: usize = 256 * 1024;
+/// Bytes of one stream that wait to be sent: times [`STREAMS`] this is what a client can make us hold that takes nothing.
+pub const STREAM_SEND_BYTES: usize = 64 * 1024;
 
 /// Header list of a request in HTTP/2, counted by RFC 9113 §6.5.2 (32 bytes more a field), as [`HEAD_BYTES`].
 pub const HEAD_LIST: u32 = 32 * 1024;

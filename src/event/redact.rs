@@ -105,8 +105,29 @@ fn parameter(pair: &str) -> Cow<'_, str> {
 }
 
 fn names_credential(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
+    let name = unescaped(name).to_ascii_lowercase();
     WHOLE_NAMES.contains(&name.as_str()) || NAMES.iter().any(|part| name.contains(part))
+}
+
+/// Escaped letters as the letters that they are (RFC 3986 §2.1): `%74oken` is read as `token` by whoever takes it.
+fn unescaped(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let digit = |at: usize| bytes.get(at).and_then(|&byte| char::from(byte).to_digit(16));
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        match (byte, digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                plain.extend(u8::try_from(high << 4 | low));
+                at += 3;
+            }
+            _ => {
+                plain.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&plain).into_owned()
 }
 
 fn is_credential(text: &str) -> bool {
@@ -142,6 +163,8 @@ mod tests {
                 Some("/a?X-Amz-Signature=[CREDENTIAL]&X-Amz-Credential=[CREDENTIAL]"),
             ),
             ("/a?key=1", Some("/a?key=[CREDENTIAL]")),
+            ("/a?%74oken=1", Some("/a?%74oken=[CREDENTIAL]")),
+            ("/a?%7=1&%=2&x%4", None),
             ("/a?keyword=1", None),
             ("/bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/send", Some("/[CREDENTIAL]/send")),
             (

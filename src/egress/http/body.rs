@@ -11,6 +11,7 @@ use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::exchange::{Exchange, Lease};
+use super::fields;
 use crate::egress::limits;
 
 /// A body on its way.
@@ -120,7 +121,14 @@ impl hyper::body::Body for Body {
                 if let (Poll::Ready(_), Some(progress)) = (&frame, &body.progress) {
                     progress.fetch_add(1, Ordering::Relaxed);
                 }
-                frame.map_err(BodyError::Broken)
+                frame
+                    .map_ok(|mut frame| {
+                        if let Some(trailers) = frame.trailers_mut() {
+                            fields::strip_trailers(trailers);
+                        }
+                        frame
+                    })
+                    .map_err(BodyError::Broken)
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Header fields between the two legs: what belongs to one hop stays on it (RFC 9110 §7.6.1), and what one version of
 //! HTTP says differently from the other is said in its way (RFC 9113 §8).
 
+use hyper::body::Body;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Request, Uri, Version};
+use hyper::{Method, Request, Uri, Version};
 
 use crate::egress::denial::{Kind, Refusal};
 use crate::egress::intent::Intent;
@@ -23,8 +24,16 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     HeaderName::from_static("http2-settings"),
 ];
 
-/// Fields that Connection may not take away: framing and routing are not the client's to hide from the next hop.
-const NOT_NOMINABLE: [HeaderName; 4] = [header::HOST, header::CONTENT_LENGTH, header::CONNECTION, header::VIA];
+/// Fields that Connection may not take away: framing, routing and what a body is are not the client's to hide from the
+/// next hop.
+const NOT_NOMINABLE: [HeaderName; 6] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+    header::CONNECTION,
+    header::VIA,
+];
 
 /// What a request asks for beyond an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,14 +49,16 @@ pub(super) enum Wish {
 impl Wish {
     /// Reads it off a request. An upgrade to h2c is not passed on: who knows that an origin speaks it begins with it
     /// (RFC 9113 §3.1 has given the upgrade up), and behind it requests would pass unread.
-    pub(super) fn of<B>(request: &Request<B>) -> Self {
+    pub(super) fn of<B: Body>(request: &Request<B>) -> Self {
         if let Some(protocol) = request.extensions().get::<hyper::ext::Protocol>() {
             return Self::Protocol(protocol.as_str().to_owned());
         }
-        match upgrade(request.headers()) {
-            Some(protocol) if protocol.as_bytes() != b"h2c" => Self::Upgrade(protocol),
-            _ => Self::Answer,
-        }
+        let Some(protocol) = upgrade(request.headers()) else { return Self::Answer };
+        let is = |name: &[u8]| protocol.as_bytes().eq_ignore_ascii_case(name);
+        // A WebSocket is asked for by a GET without a body (RFC 6455 §4.1). Whatever else says so is judged as what it
+        // is, and its wish, which may be ignored (RFC 9110 §7.8), is.
+        let opens = *request.method() == Method::GET && request.body().is_end_stream();
+        if is(b"h2c") || is(b"websocket") && !opens { Self::Answer } else { Self::Upgrade(protocol) }
     }
 
     /// Whether it is a WebSocket (RFC 6455 §4.1, RFC 8441 §4).
@@ -93,6 +104,26 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
     for name in &HOP_BY_HOP {
         headers.remove(name);
+    }
+}
+
+/// Fields that no trailer may carry (RFC 9110 §6.5.1): what frames, routes, authenticates or says what a body is has
+/// been read by then.
+const NOT_TRAILERS: [HeaderName; 8] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+    header::TRANSFER_ENCODING,
+    header::AUTHORIZATION,
+    header::COOKIE,
+    header::TRAILER,
+];
+
+/// Takes out of trailers what belongs into a head.
+pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
+    for name in &NOT_TRAILERS {
+        trailers.remove(name);
     }
 }
 
@@ -193,12 +224,12 @@ mod tests {
         Intent { host: Host::Name("api.example.com".into()), port: 443 }
     }
 
-    fn request(version: Version, uri: &str, fields: &[(&str, &str)]) -> Request<()> {
+    fn request(version: Version, uri: &str, fields: &[(&str, &str)]) -> Request<String> {
         let mut request = Request::builder().version(version).uri(uri);
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
-        request.body(()).unwrap()
+        request.body(String::new()).unwrap()
     }
 
     fn next<'a>(intent: &'a Intent, http2: bool, wish: &'a Wish) -> Next<'a> {
@@ -253,5 +284,12 @@ mod tests {
         assert_eq!(asked(&[("upgrade", "websocket")]), Wish::Answer);
         assert_eq!(asked(&[("upgrade", "h2c"), ("connection", "upgrade, http2-settings")]), Wish::Answer);
         assert!(!asked(&[("upgrade", "tcp"), ("connection", "upgrade")]).is_websocket());
+        // Nor is it anything but a GET without a body.
+        let fields = [("upgrade", "websocket"), ("connection", "upgrade")];
+        for (method, body, expected) in [("GET", "", true), ("DELETE", "", false), ("GET", "x", false)] {
+            let mut request = request(Version::HTTP_11, "/", &fields).map(|_| body.to_owned());
+            *request.method_mut() = method.parse().unwrap();
+            assert_eq!(Wish::of(&request).is_websocket(), expected, "{method} {body:?}");
+        }
     }
 }

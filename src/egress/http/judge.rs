@@ -96,6 +96,12 @@ pub(super) async fn request(
         let pass = Pass { policy: "learn".into(), rule: None, audited: None, messages: None };
         return Ok((asked, pass, Request::from_parts(parts, Body::passing(body))));
     }
+    for name in [header::CONTENT_TYPE, header::CONTENT_ENCODING] {
+        if permit.decision.is_inspected() && parts.headers.get_all(&name).iter().nth(1).is_some() {
+            let detail = format!("there is more than one {name} field, and servers differ in which they read");
+            return Err(Refusal::new(Kind::InvalidRequest, detail).about(intent));
+        }
+    }
     let refused = |refusal| explain(refusal, &asked, intent, owner);
     let (pass, body) = match permit.decision.judge(&asked.head()) {
         Judgement::Pass(pass) => (pass, Body::passing(body)),
@@ -157,10 +163,16 @@ pub(super) fn explain(refusal: request::Refusal, asked: &Asked, intent: &Intent,
         RefusalKind::Malformed => Kind::InvalidRequest,
         RefusalKind::TooLarge => Kind::BodyTooLarge,
     };
-    let mut answer = Refusal::new(kind, refusal.detail).about(intent).because(refusal.reason);
+    // What looks like a credential in the path is no more to be read in the sentence about it.
+    let path = asked.target.split('?').next().unwrap_or_default();
+    let shown = |text: String| match redacted(path) {
+        same if same == path => text,
+        other => text.replace(path, &other),
+    };
+    let mut answer = Refusal::new(kind, shown(refusal.detail)).about(intent).because(shown(refusal.reason));
     answer.binary = owner.binary();
     answer.policy = Some(refusal.policy.to_string());
-    answer.rule = Some(refusal.rule);
+    answer.rule = Some(shown(refusal.rule));
     answer.next_steps = refusal.next_steps;
     answer.request = Some(Box::new(Judged {
         layer: "l7",

@@ -199,6 +199,12 @@ impl Session {
         let owner = self.client.owner(proxy.attributor.as_ref()).await.map_err(|refusal| refusal.about(&intent))?;
         let permit = proxy.decide(&owner, &intent)?;
         let wish = Wish::of(&request);
+        if let Wish::Protocol(protocol) = &wish
+            && !wish.is_websocket()
+        {
+            let detail = format!("extended CONNECT to {protocol:?} is not passed on, only to \"websocket\"");
+            return Err(Refusal::new(Kind::UnsupportedProtocol, detail).about(&intent));
+        }
         let (asked, pass, mut request) = judge::request(&self, &intent, &owner, &permit, request, &wish).await?;
         if pass.messages.is_some() {
             // Messages are read as they come: nobody may compress them. Extensions are an offer (RFC 6455 §9.1).
@@ -254,7 +260,11 @@ impl Session {
                 }
             };
             let mut error = match response {
-                Some(Ok(response)) => {
+                Waited::Flooded => {
+                    let detail = format!("{intent} sent more than {} interim responses", limits::INTERIM_RESPONSES);
+                    return Err(Refusal::new(Kind::UpstreamFailed, detail).about(&intent));
+                }
+                Waited::Came(Ok(response)) => {
                     awaited.release();
                     proxy.events.metrics().connect_seconds.observe(begun.elapsed().as_secs_f64());
                     if let (true, Some(parent)) = (kept.absolute, &proxy.parent) {
@@ -270,8 +280,8 @@ impl Session {
                     let response = self.pass(response, parties, lease, &permission)?;
                     return Ok(Answered { response, permission, pass });
                 }
-                Some(Err(error)) => error,
-                None => {
+                Waited::Came(Err(error)) => error,
+                Waited::TimedOut => {
                     let detail = format!("{intent} did not answer within {} s", proxy.patience.response.as_secs());
                     return Err(Refusal::new(Kind::UpstreamTimeout, detail).about(&intent));
                 }
@@ -412,7 +422,17 @@ struct Awaited {
     progress: Arc<AtomicU64>,
     released: Option<Arc<Released>>,
     /// An interim response has come, which whoever serves the client should look at.
-    interim: Option<Arc<tokio::sync::Notify>>,
+    interim: Arc<tokio::sync::Notify>,
+    /// How many have.
+    interims: Arc<AtomicU64>,
+}
+
+/// How waiting for a response ended.
+enum Waited<T> {
+    Came(T),
+    TimedOut,
+    /// The origin says that it will answer, over and over.
+    Flooded,
 }
 
 impl Awaited {
@@ -429,20 +449,22 @@ impl Awaited {
             body = body.held(Hold::new(released.clone()));
         }
         *request.body_mut() = body;
-        let notify = serves_http1.then(Arc::<tokio::sync::Notify>::default);
-        let (released_too, notified, queue) = (released.clone(), notify.clone(), session.interim.clone());
+        let (interim, interims) = (Arc::<tokio::sync::Notify>::default(), Arc::<AtomicU64>::default());
+        let (released_too, queue) = (released.clone(), session.interim.clone());
+        let (notified, counted) = (interim.clone(), interims.clone());
         // HTTP/2 origins do not call this, and there is no way to pass an interim response on in HTTP/2 yet.
         hyper::ext::on_informational(request, move |response| {
             if response.status() == StatusCode::CONTINUE {
                 if let Some(released) = &released_too {
                     released.release();
                 }
-            } else if let Some(notify) = &notified {
+            } else if serves_http1 {
                 serve::queue_interim(&queue, response.status(), response.headers());
-                notify.notify_one();
             }
+            counted.fetch_add(1, Ordering::Relaxed);
+            notified.notify_one();
         });
-        Self { progress, released, interim: notify }
+        Self { progress, released, interim, interims }
     }
 
     fn release(&self) {
@@ -452,13 +474,13 @@ impl Awaited {
     }
 
     /// Waits for a response for as long as there is progress within the patience for one.
-    async fn answer<T>(&self, response: impl Future<Output = T>, patience: &limits::Patience) -> Option<T> {
+    async fn answer<T>(&self, response: impl Future<Output = T>, patience: &limits::Patience) -> Waited<T> {
         let mut response = std::pin::pin!(response);
         let mut seen = u64::MAX;
         loop {
             let now = self.progress.load(Ordering::Relaxed);
             if now == seen {
-                return None;
+                return Waited::TimedOut;
             }
             seen = now;
             let deadline = tokio::time::sleep(patience.response);
@@ -466,19 +488,16 @@ impl Awaited {
             loop {
                 tokio::select! {
                     biased;
-                    outcome = response.as_mut() => return Some(outcome),
+                    outcome = response.as_mut() => return Waited::Came(outcome),
                     // The service and the connection share a task: being woken is enough, see `Gate::poll_flush`.
-                    () = self.interim_came() => {}
+                    () = self.interim.notified() => {
+                        if self.interims.load(Ordering::Relaxed) > limits::INTERIM_RESPONSES {
+                            return Waited::Flooded;
+                        }
+                    }
                     () = &mut deadline => break,
                 }
             }
-        }
-    }
-
-    async fn interim_came(&self) {
-        match &self.interim {
-            Some(interim) => interim.notified().await,
-            None => std::future::pending().await,
         }
     }
 }

@@ -61,7 +61,7 @@ impl FromStr for ProxyUrl {
         match Intent::parse(authority, None) {
             Ok(at) => Ok(Self { tls, at }),
             // Not quoted: what was written there may be a password.
-            Err(IntentError::UserInformation(_)) => Err(ProxyUrlError::UserInformation),
+            Err(IntentError::UserInformation) => Err(ProxyUrlError::UserInformation),
             Err(error) => Err(ProxyUrlError::Authority(error.to_string())),
         }
     }

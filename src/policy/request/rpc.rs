@@ -155,6 +155,18 @@ fn speaks_of(rule: &RpcRule, call: &Call<'_>, sense: Sense) -> bool {
     })
 }
 
+/// Largest whole number that JSON's readers agree on (RFC 8259 §6).
+const WHOLE: f64 = 9_007_199_254_740_991.0;
+
+/// A value that is neither text nor made of others, as a matcher reads it: a whole number without its fraction or
+/// exponent, since `1`, `1.0` and `1e0` are the same to whoever is called.
+fn plain(value: &Value) -> String {
+    match value.as_f64() {
+        Some(number) if number.fract() == 0.0 && number.abs() <= WHOLE => format!("{number:.0}"),
+        _ => value.to_string(),
+    }
+}
+
 /// Collects the single values at `path`, lists taken apart, and answers whether there is nothing else at it: an allow
 /// rule must not pass what it cannot compare. A deny rule looks further, into objects below and at names in any case,
 /// since some server might.
@@ -173,7 +185,7 @@ fn collect<'v>(value: &'v Value, path: &[String], sense: Sense, out: &mut Vec<Co
                 }
                 return false;
             }
-            single => out.push(single.to_string().into()),
+            single => out.push(plain(single).into()),
         }
         return true;
     };
@@ -187,6 +199,10 @@ fn collect<'v>(value: &'v Value, path: &[String], sense: Sense, out: &mut Vec<Co
         }
         Value::Object(object) => object.get(name).is_some_and(|item| collect(item, rest, sense, out)),
         Value::Array(items) => {
+            if sense == Sense::Deny {
+                // Parameters by position have no names: each may be the one that is meant.
+                items.iter().filter(|item| !item.is_object()).for_each(|item| drop(collect(item, &[], sense, out)));
+            }
             let at = name.parse::<usize>().ok().and_then(|at| items.get(at));
             let numbered = at.map(|item| collect(item, rest, sense, out));
             match (numbered, sense) {
