@@ -306,6 +306,55 @@ async fn http_in_the_clear_is_judged_as_well() {
 }
 
 #[tokio::test]
+async fn a_wish_for_a_websocket_makes_no_other_method_a_get() {
+    let port = describing(Some(HTTP1)).await;
+    let fixture = fixture(port, "protocol: websocket, access: read-only").await;
+    let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n";
+    for (method, expected) in [("GET", "HTTP/1.1 200"), ("DELETE", "HTTP/1.1 403"), ("POST", "HTTP/1.1 403")] {
+        let mut stream = raw_inside(&fixture, port, &format!("{method} /ws HTTP/1.1\r\n{upgrade}")).await;
+        assert!(until(&mut stream, "\r\n\r\n").await.starts_with(expected), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_never_rests_leaves_time_for_the_others() {
+    let port = describing(Some(HTTP1)).await;
+    let fixture = fixture(port, READING).await;
+    // Frames of a type that nobody knows, which HTTP/2 has ignored (RFC 9113 §5.5), without end.
+    let address = fixture.address;
+    let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let until_then = done.clone();
+    let flood = std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let connect = format!("CONNECT {HOST_ALIAS}:{port} HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n");
+        stream.write_all(connect.as_bytes()).unwrap();
+        let _ = stream.read(&mut [0; 1024]).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+        let frames = [0, 0, 0, 0xfe, 0, 0, 0, 0, 0].repeat(4096);
+        while !until_then.load(std::sync::atomic::Ordering::Relaxed) && stream.write_all(&frames).is_ok() {}
+    });
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    for _ in 0..3 {
+        let mut speaker = Speaker::over(inside(&fixture, port, HOST_ALIAS, &[HTTP1]).await.unwrap()).await;
+        assert_eq!(speaker.ask("GET", port, "/read").await.0, 200);
+    }
+    done.store(true, std::sync::atomic::Ordering::Relaxed);
+    flood.join().unwrap();
+}
+
+#[tokio::test]
+async fn an_origin_that_only_promises_is_502() {
+    let port = raw_origin(|mut stream, _| async move {
+        while stream.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n").await.is_ok() {}
+    })
+    .await;
+    let fixture = fixture(port, READING).await;
+    let mut stream = raw_inside(&fixture, port, "GET / HTTP/1.1\r\n").await;
+    assert!(until(&mut stream, "interim responses\",").await.contains("HTTP/1.1 502 "));
+}
+
+#[tokio::test]
 async fn a_grpc_client_is_refused_in_grpc() {
     let port = describing(Some(HTTP2)).await;
     let fixture = fixture(port, "protocol: grpc, rules: [{allow: {service: pkg.Reader, method: 'Get*'}}]").await;

@@ -201,7 +201,9 @@ fn collect<'v>(value: &'v Value, path: &[String], sense: Sense, out: &mut Vec<Co
         Value::Array(items) => {
             if sense == Sense::Deny {
                 // Parameters by position have no names: each may be the one that is meant.
-                items.iter().filter(|item| !item.is_object()).for_each(|item| drop(collect(item, &[], sense, out)));
+                for item in items.iter().filter(|item| item.is_object() != rest.is_empty()) {
+                    collect(item, rest, sense, out);
+                }
             }
             let at = name.parse::<usize>().ok().and_then(|at| items.get(at));
             let numbered = at.map(|item| collect(item, rest, sense, out));

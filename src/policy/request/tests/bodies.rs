@@ -12,6 +12,22 @@ fn document(text: &str) -> String {
     json!({ "query": text }).to_string()
 }
 
+#[test]
+fn a_denied_parameter_is_found_by_position_and_by_value() {
+    let rules = "rules: [{allow: {method: '*'}}], deny_rules: [{method: pay, params: {to: evil}}, {params: {n: '1'}}]";
+    let decision = decision(&format!("protocol: json-rpc, {rules}"));
+    for params in [json!({"to": "evil"}), json!(["evil"]), json!([["evil"]]), json!(["good", "evil"])] {
+        denied(post(&decision, "/", &call("pay", params)));
+    }
+    for number in ["1", "1.0", "1e0", "10e-1"] {
+        let body = format!(r#"{{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {{"n": {number}}}}}"#);
+        denied(post(&decision, "/", &body));
+    }
+    for params in [json!({"to": "good"}), json!(["good"]), json!({"n": 1.5}), json!({"n": 11})] {
+        passes(post(&decision, "/", &call("pay", params)));
+    }
+}
+
 fn call(method: &str, params: Value) -> String {
     json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string()
 }
