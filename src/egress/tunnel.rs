@@ -59,10 +59,15 @@ impl Permission {
 
     /// Returns when a policy generation no longer allows what is open, with the reason.
     pub(super) async fn revoked(&mut self, proxy: &Proxy, generations: &mut watch::Receiver<u64>) -> String {
+        let read = self.permit.decision.is_inspected();
         loop {
             let generation = *generations.borrow_and_update();
             if let Err(reason) = self.renew(proxy, generation) {
                 return reason;
+            }
+            if !read && self.permit.decision.is_inspected() {
+                return "its endpoint has request rules now, and what was opened without them cannot be judged"
+                    .to_owned();
             }
             if generations.changed().await.is_err() {
                 // The store is gone, and with it everything that could change.

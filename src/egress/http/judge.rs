@@ -17,6 +17,10 @@ use crate::egress::learn::Manner;
 use crate::event::redact::redacted;
 use crate::policy::request::{self, Judgement, Pass, RefusalKind};
 
+/// Fields by which servers and frameworks have a request mean another method or path than it shows.
+const OVERRIDES: [&str; 5] =
+    ["x-http-method-override", "x-http-method", "x-method-override", "x-original-url", "x-rewrite-url"];
+
 /// Where a request wants to go.
 ///
 /// # Errors
@@ -101,6 +105,14 @@ pub(super) async fn request(
             let detail = format!("there is more than one {name} field, and servers differ in which they read");
             return Err(Refusal::new(Kind::InvalidRequest, detail).about(intent));
         }
+    }
+    if permit.decision.is_inspected()
+        && let Some(name) = OVERRIDES.iter().find(|name| parts.headers.contains_key(**name))
+    {
+        let detail = format!("the field {name} asks the server for something else than the rules would judge");
+        return Err(Refusal::new(Kind::InvalidRequest, detail)
+            .about(intent)
+            .advising("make the request itself with the method and path that are meant"));
     }
     let refused = |refusal| explain(refusal, &asked, intent, owner);
     let (pass, body) = match permit.decision.judge(&asked.head()) {

@@ -344,6 +344,36 @@ async fn a_connection_that_never_rests_leaves_time_for_the_others() {
 }
 
 #[tokio::test]
+async fn what_means_another_request_or_two_bodies_is_refused() {
+    let port = describing(Some(HTTP1)).await;
+    let fixture = fixture(port, "protocol: rest, access: full").await;
+    for (fields, expected) in [
+        ("X-Mine: 1\r\nContent-Type: a/b\r\n", "HTTP/1.1 200"),
+        ("X-HTTP-Method-Override: DELETE\r\n", "HTTP/1.1 400"),
+        ("X-Original-URL: /other\r\n", "HTTP/1.1 400"),
+        ("Content-Type: a/b\r\nContent-Type: c/d\r\n", "HTTP/1.1 400"),
+    ] {
+        let mut stream = raw_inside(&fixture, port, &format!("GET / HTTP/1.1\r\n{fields}")).await;
+        assert!(until(&mut stream, "\r\n\r\n").await.starts_with(expected), "{fields}");
+    }
+}
+
+#[tokio::test]
+async fn a_tunnel_ends_when_its_endpoint_gets_request_rules() {
+    let port = super::echo().await;
+    let fixture = Fixture::with_ports(&[port]).await;
+    let mut stream = fixture.tunnel(port).await;
+    stream.write_all(b"x").await.unwrap();
+    assert_eq!(stream.read_u8().await.unwrap(), b'x');
+    // The control: another policy that still leaves it alone.
+    fixture.swap(&[super::entry(HOST_ALIAS, &[port, 1])]);
+    stream.write_all(b"x").await.unwrap();
+    assert_eq!(stream.read_u8().await.unwrap(), b'x');
+    fixture.swap(&[inspected(port, READING)]);
+    assert!(timeout(SOON, stream.read_u8()).await.expect("an end in time").is_err());
+}
+
+#[tokio::test]
 async fn an_origin_that_only_promises_is_502() {
     let port = raw_origin(|mut stream, _| async move {
         while stream.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n").await.is_ok() {}
