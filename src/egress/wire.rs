@@ -104,12 +104,14 @@ impl AsyncRead for Transport {
         match self.get_mut() {
             Self::Layer(layer) => Pin::new(layer).poll_read(cx, out),
             Self::Socket(socket) => loop {
-                // Asked first although it may be known: this is what makes a task whose socket never runs dry give
-                // way to the others in the end (tokio's cooperative budget).
-                ready!(socket.poll_read_ready(cx))?;
+                // What makes a task whose socket never runs dry give way to the others in the end.
+                let turn = ready!(tokio::task::coop::poll_proceed(cx));
                 match socket.try_read_buf(out) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    outcome => return Poll::Ready(outcome.map(drop)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(socket.poll_read_ready(cx))?,
+                    outcome => {
+                        turn.made_progress();
+                        return Poll::Ready(outcome.map(drop));
+                    }
                 }
             },
         }
@@ -400,8 +402,6 @@ impl Gate {
         let filled = self.buffer.len();
         loop {
             self.buffer.resize(filled + BUFFER, 0);
-            // See `Transport::poll_read`.
-            ready!(socket.poll_read_ready(cx))?;
             let mut received = 0;
             let outcome = socket.try_io(Interest::READABLE, || {
                 received = recv(socket.as_raw_fd(), &mut self.buffer[filled..], MsgFlags::empty())?;
@@ -411,7 +411,9 @@ impl Gate {
             });
             self.buffer.truncate(filled + received);
             match outcome {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && received == 0 => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && received == 0 => {
+                    ready!(socket.poll_read_ready(cx))?;
+                }
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
                 _ => return Poll::Ready(Ok(received)),
             }
