@@ -402,7 +402,7 @@ mod tests {
             events.emit(Event::Network(activity(Disposition::Allowed)));
         }
         events.find(Severity::High, "landlock-not-enforced", "the kernel has none");
-        assert!(begin.elapsed() < Duration::from_secs(1), "emitting waited: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(5), "emitting waited: {:?}", begin.elapsed());
         let dropped = events.metrics().events_dropped.get();
         assert!(dropped >= (offered - 2 * QUEUE) as u64, "{dropped}");
         drop((gate, lines_gate));
