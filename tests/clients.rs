@@ -117,9 +117,16 @@ impl<'w> Site<'w> {
 
     /// The same with another certificate.
     pub fn origin_as(&self, identity: &Identity, program: &str, port: u16, more: &[&str]) -> Daemon {
+        self.origin_at(&format!("[::]:{port}"), Some(identity), program, more)
+    }
+
+    /// The same at one address, without TLS where there is no identity.
+    pub fn origin_at(&self, bind: &str, identity: Option<&Identity>, program: &str, more: &[&str]) -> Daemon {
         let mut command = self.world.origin_command("/usr/bin/python3");
-        command.arg(toolbox().join("origins").join(program)).args(["--bind", &format!("[::]:{port}")]);
-        command.arg("--cert").arg(&identity.certificate).arg("--key").arg(&identity.key).args(more);
+        command.arg(toolbox().join("origins").join(program)).args(["--bind", bind]).args(more);
+        if let Some(identity) = identity {
+            command.arg("--cert").arg(&identity.certificate).arg("--key").arg(&identity.key);
+        }
         command.env("PYTHONPATH", toolbox().join("python")).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut daemon = Daemon::spawn(command);
         let mut line = String::new();
@@ -136,6 +143,11 @@ impl<'w> Site<'w> {
 
     /// The sandbox of [`Site::run`], without its command.
     pub fn sandbox(&self, policy: &Policy) -> crate::world::Run<'w> {
+        self.equipped().policy(self.world.file("policy.yaml", policy.text()))
+    }
+
+    /// A sandbox with what clients need, and no policy yet.
+    pub fn equipped(&self) -> crate::world::Run<'w> {
         let toolbox = toolbox();
         let variable = |name: &str, value: String| ["--env".to_owned(), format!("{name}={value}")];
         self.world
@@ -148,7 +160,6 @@ impl<'w> Site<'w> {
             .args(variable("NODE", node()))
             .args(variable("NPM", toolbox.join("node_modules/npm/bin/npm-cli.js").display().to_string()))
             .args(variable("CARGO", cargo()))
-            .policy(self.world.file("policy.yaml", policy.text()))
     }
 }
 

@@ -309,10 +309,8 @@ fn node_by_fetch_https_and_undici() {
     }
 }
 
-#[test]
-fn git_clones_and_pushes_and_may_be_kept_from_pushing() {
-    let world = World::new();
-    let site = Site::new(&world);
+/// A directory with `project.git`, empty, that can be pushed to.
+pub fn bare_repository(world: &World) -> std::path::PathBuf {
     let repositories = world.directory().join("repositories");
     fs::create_dir(&repositories).expect("mkdir");
     let repository = repositories.join("project.git");
@@ -326,6 +324,14 @@ fn git_clones_and_pushes_and_may_be_kept_from_pushing() {
         let output = Command::new("git").args(arguments).current_dir(&repository).output().expect("git");
         assert!(output.status.success(), "{output:?}");
     }
+    repositories
+}
+
+#[test]
+fn git_clones_and_pushes_and_may_be_kept_from_pushing() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let repositories = bare_repository(&world);
     let _origin = site.origin("git_http.py", 443, &["--root", &repositories.display().to_string()]);
     let git = git();
     let everything = Policy::full(&[&git], "github.com", 443, "rest");

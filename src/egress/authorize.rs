@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use super::Proxy;
 use super::denial::{Kind, Refusal};
 use super::intent::Intent;
+use super::tunnel::Permission;
 use crate::attribution::{AttributionError, Attributor, Claim, Program};
 use crate::event::{Actor, Disposition, HttpRequestFacts, NetworkActivity, Stage, Via};
 use crate::policy::decision::{Decision, Question};
@@ -176,20 +177,21 @@ impl Proxy {
 
     /// Records something that was let through.
     pub(super) fn record_allowed(&self, stage: Stage, passed: &Passed<'_>) {
-        let disposition = if passed.audited.is_some() { Disposition::Audited } else { Disposition::Allowed };
+        let Passed { permission, audited, http } = passed;
+        let disposition = if audited.is_some() { Disposition::Audited } else { Disposition::Allowed };
         self.events.emit_network(disposition, stage, || NetworkActivity {
             disposition,
             stage,
-            host: passed.intent.host.to_string(),
-            port: passed.intent.port,
-            address: passed.address,
-            via: passed.via.cloned(),
+            host: permission.intent.host.to_string(),
+            port: permission.intent.port,
+            address: permission.address,
+            via: permission.via.clone(),
             protocol: "tcp".to_owned(),
-            actor: passed.owner.actor(),
-            policy: passed.permit.decision.policy.clone(),
-            reason: passed.audited.map(str::to_owned),
+            actor: permission.owner.actor(),
+            policy: permission.permit.decision.policy.clone(),
+            reason: audited.map(str::to_owned),
             count: 1,
-            http: passed.http.as_ref().map(|http| http()),
+            http: http.as_ref().map(|http| http()),
         });
     }
 
@@ -238,12 +240,8 @@ impl Proxy {
 
 /// What an event about something allowed tells.
 pub(super) struct Passed<'a> {
-    pub intent: &'a Intent,
-    pub owner: &'a Owner,
-    pub permit: &'a Permit,
-    pub address: Option<std::net::IpAddr>,
+    pub permission: &'a Permission,
     /// Why it would have been refused, had the endpoint not asked for an audit alone.
     pub audited: Option<&'a str>,
-    pub via: Option<&'a Arc<Via>>,
     pub http: Option<&'a dyn Fn() -> HttpRequestFacts>,
 }

@@ -53,18 +53,7 @@ pub(super) async fn serve(
             }
             let metrics = proxy.events.metrics();
             metrics.connect_seconds.observe(begun.elapsed().as_secs_f64());
-            proxy.record_allowed(
-                Stage::Connect,
-                &Passed {
-                    intent: &permission.intent,
-                    owner: &permission.owner,
-                    permit: &permission.permit,
-                    address: permission.address,
-                    via: permission.via.as_ref(),
-                    audited: None,
-                    http: None,
-                },
-            );
+            proxy.record_allowed(Stage::Connect, &Passed { permission: &permission, audited: None, http: None });
             Outcome::Open(upstream, Box::new(permission))
         }
         Err(refusal) => {

@@ -76,17 +76,15 @@ impl Interception {
                 self::tls(proxy, owner, Replay::new(ahead, Transport::Socket(client)), upstream, permission, hello)
                     .await;
             }
-            Spoken::Http1 => {
+            Spoken::Http1 | Spoken::Http2 => {
+                let http2 = matches!(spoken, Spoken::Http2);
                 let session = Session::new(proxy, owner, Scope::Tunnel(Box::new(Inside::new(intent, false))));
-                if session.begin(upstream, false, reached).await.is_ok() {
+                session.begin(upstream, http2, reached).await;
+                if http2 {
+                    http::serve_http2(Arc::new(session), Replay::new(ahead, Transport::Socket(client))).await;
+                } else {
                     let gate = Gate::with_held(Transport::Socket(client), ahead, proxy.patience);
                     http::serve_inside(session, gate).await;
-                }
-            }
-            Spoken::Http2 => {
-                let session = Session::new(proxy, owner, Scope::Tunnel(Box::new(Inside::new(intent, false))));
-                if session.begin(upstream, true, reached).await.is_ok() {
-                    http::serve_http2(Arc::new(session), Replay::new(ahead, Transport::Socket(client))).await;
                 }
             }
         }
@@ -177,12 +175,9 @@ async fn tls(
         Err(_) => return,
     };
     let session = Session::new(proxy, owner, scope);
-    if let Some((leg, http2)) = leg.map(|leg| {
+    if let Some(leg) = leg {
         let http2 = leg.get_ref().1.alpn_protocol() == Some(HTTP2);
-        (leg, http2)
-    }) && session.begin(leg, http2, (permission.address, permission.via.clone())).await.is_err()
-    {
-        return;
+        session.begin(leg, http2, (permission.address, permission.via.clone())).await;
     }
     if alpn == Some(HTTP2) {
         http::serve_http2(Arc::new(session), stream).await;

@@ -280,7 +280,11 @@ mod tests {
         assert_eq!(policy.network[0].endpoints.len(), 4, "{yaml}");
         for expected in [
             "- allow: {method: \"GET\", path: \"/repos/a\"}",
+            // What has a meaning in patterns is learned by its escape: no wildcard comes of it.
+            "- allow: {method: \"POST\", path: \"/weird/%5Bx%5D%2A%7By%7D/z\"}",
+            "- allow: {method: \"GET\", path: \"/v1/%2A\"}",
             "# Left out, since no rule can allow it: \"GET\" \"/v1/../x\"",
+            "# Left out, since no rule can allow it: \"GET\" \"/v1//x\"",
             "allow_encoded_slash: true",
             "path: \"/socket\"\n        protocol: websocket",
             "- allow: {method: \"GET\", path: \"**\"}",

@@ -399,6 +399,8 @@ impl Gate {
             self.buffer.reserve(BUFFER);
             return pin!(tokio::io::AsyncReadExt::read_buf(&mut self.transport, &mut self.buffer)).poll(cx);
         };
+        // See `Transport::poll_read`.
+        let turn = ready!(tokio::task::coop::poll_proceed(cx));
         let filled = self.buffer.len();
         loop {
             self.buffer.resize(filled + BUFFER, 0);
@@ -415,7 +417,10 @@ impl Gate {
                     ready!(socket.poll_read_ready(cx))?;
                 }
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
-                _ => return Poll::Ready(Ok(received)),
+                _ => {
+                    turn.made_progress();
+                    return Poll::Ready(Ok(received));
+                }
             }
         }
     }

@@ -402,13 +402,19 @@ mod tests {
             events.emit(Event::Network(activity(Disposition::Allowed)));
         }
         events.find(Severity::High, "landlock-not-enforced", "the kernel has none");
-        assert!(begin.elapsed() < Duration::from_secs(5), "emitting waited: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(1), "emitting waited: {:?}", begin.elapsed());
         let dropped = events.metrics().events_dropped.get();
         assert!(dropped >= (offered - 2 * QUEUE) as u64, "{dropped}");
         drop((gate, lines_gate));
         events.flush();
         assert!(lines.text().contains("the kernel has none"), "{}", lines.text());
-        assert!(lines.text().contains(&format!("{dropped} events were dropped")), "{}", lines.text());
+        // In one report or in several, as the writer found time; together they tell of each.
+        let reported: u64 = lines
+            .text()
+            .lines()
+            .filter_map(|line| line.split_once(" events were dropped")?.0.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum();
+        assert_eq!(reported, dropped, "{}", lines.text());
         // Every event was either written or counted.
         let written = records.text().lines().filter(|line| line.contains("\"class_uid\":4001")).count();
         assert_eq!(written as u64 + dropped, offered as u64);

@@ -65,13 +65,13 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
 #[derive(Debug)]
 pub(in crate::egress) struct Exchange {
     permission: Mutex<Permission>,
-    asked: Asked,
+    asked: Arc<Asked>,
     revoked: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
 impl Exchange {
-    pub(super) fn new(permission: Permission, asked: Asked) -> Arc<Self> {
+    pub(super) fn new(permission: Permission, asked: Arc<Asked>) -> Arc<Self> {
         Arc::new(Self {
             permission: Mutex::new(permission),
             asked,

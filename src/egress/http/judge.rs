@@ -1,6 +1,8 @@
 //! Where a request goes, and whether it may: the name it gives is the tunnel's, and the rules of its endpoint let it
 //! through, by its head or, where they look into bodies, by the whole of it.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
@@ -90,10 +92,10 @@ pub(super) async fn request(
     permit: &Permit,
     request: Request<Incoming>,
     wish: &Wish,
-) -> Result<(Asked, Pass, Request<Body>), Refusal> {
+) -> Result<(Arc<Asked>, Pass, Request<Body>), Refusal> {
     let (parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let asked = Asked::new(&parts.method, target, &parts.headers, wish.is_websocket(), !body.is_end_stream());
+    let asked = Arc::new(Asked::new(&parts.method, target, &parts.headers, wish.is_websocket(), !body.is_end_stream()));
     if let Some(learner) = &session.proxy.learner {
         let manner = if wish.is_websocket() { Manner::WebSocket } else { Manner::Plain };
         learner.request(owner, intent, manner, asked.method.as_str(), &asked.target);

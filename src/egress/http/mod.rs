@@ -118,24 +118,16 @@ impl Session {
         self
     }
 
-    /// Has a connection ready before the first request.
-    ///
-    /// # Errors
-    /// What the HTTP library says of a connection that is gone already.
-    pub(super) async fn begin<S>(
-        &self,
-        stream: S,
-        http2: bool,
-        (address, via): (Option<IpAddr>, Option<Arc<Via>>),
-    ) -> Result<(), hyper::Error>
+    /// Has a connection ready before the first request. One that is gone already is made anew by that request, which is
+    /// then told what fails.
+    pub(super) async fn begin<S>(&self, stream: S, http2: bool, (address, via): (Option<IpAddr>, Option<Arc<Via>>))
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
-        let sender = if http2 { leg::http2(stream).await? } else { leg::http1(stream).await? };
-        if let Scope::Tunnel(inside) = &self.scope {
+        let sender = if http2 { leg::http2(stream).await } else { leg::http1(stream).await };
+        if let (Scope::Tunnel(inside), Ok(sender)) = (&self.scope, sender) {
             inside.idle().put(Kept { sender, address, via, absolute: false });
         }
-        Ok(())
     }
 
     /// Takes back an upstream connection to `intent` that can carry another request.
@@ -172,11 +164,7 @@ impl Session {
                 self.proxy.record_allowed(
                     self.stage(),
                     &Passed {
-                        intent: &permission.intent,
-                        owner: &permission.owner,
-                        permit: &permission.permit,
-                        address: permission.address,
-                        via: permission.via.as_ref(),
+                        permission: &permission,
                         audited: pass.audited.as_deref().map(|refusal| refusal.reason.as_str()),
                         http: Some(&|| facts(status)),
                     },

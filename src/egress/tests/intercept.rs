@@ -317,6 +317,41 @@ async fn a_wish_for_a_websocket_makes_no_other_method_a_get() {
 }
 
 #[tokio::test]
+async fn a_connection_that_never_rests_leaves_time_for_the_others() {
+    use std::io::{Read as _, Write as _};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let port = describing(Some(HTTP1)).await;
+    let fixture = fixture(port, READING).await;
+    let (address, done) = (fixture.address, Arc::new(AtomicBool::new(false)));
+    let over = done.clone();
+    let flood = std::thread::spawn(move || {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let connect = format!("CONNECT {HOST_ALIAS}:{port} HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n");
+        stream.write_all(connect.as_bytes()).unwrap();
+        assert_ne!(stream.read(&mut [0; 1024]).unwrap(), 0);
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+        // Frames of a type that nobody knows, which HTTP/2 has ignored (RFC 9113 §5.5), without end.
+        let frames = [0, 0, 0, 0xfe, 0, 0, 0, 0, 0].repeat(4096);
+        let mut sent = 0_u64;
+        while !over.load(Ordering::Relaxed) && stream.write_all(&frames).is_ok() {
+            sent += frames.len() as u64;
+        }
+        sent
+    });
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    for _ in 0..3 {
+        let asked = async {
+            let mut speaker = Speaker::over(inside(&fixture, port, HOST_ALIAS, &[HTTP1]).await.unwrap()).await;
+            speaker.ask("GET", port, "/read").await.0
+        };
+        assert_eq!(timeout(SOON, asked).await.expect("its turn"), 200);
+    }
+    done.store(true, Ordering::Relaxed);
+    // The control: it was read all the while.
+    assert!(flood.join().unwrap() > 1024 * 1024);
+}
+
+#[tokio::test]
 async fn what_means_another_request_or_two_bodies_is_refused() {
     let port = describing(Some(HTTP1)).await;
     let fixture = fixture(port, "protocol: rest, access: full").await;

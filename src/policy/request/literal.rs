@@ -3,17 +3,12 @@
 use super::glob::Glob;
 use super::target::Target;
 
-/// Bytes that patterns and URIs give a meaning, or that stand in no path as they are.
-const NOT_LITERAL: [char; 14] = ['*', '?', '[', ']', '{', '}', '\\', '"', '<', '>', '^', '`', '|', ';'];
-
 /// The `path` of a rule that allows exactly the path that was sent, and whether the endpoint must give leave for escaped
-/// slashes; `None` where no rule can: the path is refused by itself, or only a wildcard fits it, and more with it.
+/// slashes; `None` where the path is refused whatever the rules say. In canonical form what patterns give a meaning is
+/// escaped: a star that was sent is `%2A`, and no wildcard.
 #[must_use]
 pub fn literal(path: &str) -> Option<(String, bool)> {
     let target = Target::parse(path).ok()?;
-    if target.path.contains(NOT_LITERAL) {
-        return None;
-    }
     let pattern = Glob::path(&target.path).ok()?;
-    pattern.matches(&target.path).then(|| (target.path.clone().into_owned(), target.encoded_slash))
+    pattern.is_literal().then(|| (target.path.into_owned(), target.encoded_slash))
 }
