@@ -201,7 +201,11 @@ fn interim_responses_trailers_and_refusals_before_the_body_pass() {
     let site = Site::new(&world);
     let _origin = site.origin("web.py", 443, &[]);
     for (flag, _) in VERSIONS {
-        let curl = |what: &str| site.run(&full(CURL), &format!("curl -sS {flag} {what}")).expect(0).stdout;
+        let curl = |what: &str| {
+            let outcome = site.run(&full(CURL), &format!("curl -sS {flag} {what}"));
+            assert_eq!(outcome.code, Some(0), "{what}: {outcome:?}");
+            outcome.stdout
+        };
         let hints = curl(&format!("-D - https://{HOST}/hints"));
         // In HTTP/2 they stay here: see README.
         let expected = if flag.contains("1.1") { 2 } else { 0 };
