@@ -26,6 +26,12 @@ pub const SANDBOX_HOME: &str = "/sandbox";
 /// the supervisor's places are reserved.
 pub const TRUST_DIRECTORY: &str = "/run/openshell/tls";
 
+/// Directory that the containers of a sidecar pod share: `network` writes it, the sandbox's group may look into it.
+pub const SIDECAR_DIRECTORY: &str = "/run/openshell-sidecar";
+
+/// Socket of the control channel, below [`SIDECAR_DIRECTORY`].
+pub const CONTROL_SOCKET: &str = "/run/openshell-sidecar/control.sock";
+
 /// Environment variables that roles read. Identity and endpoints only: what draws a boundary comes from argv, because
 /// an image can bake environment but cannot change the argv a driver sets.
 pub mod env {

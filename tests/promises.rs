@@ -24,6 +24,7 @@ mod policy;
 mod programs;
 mod reload;
 mod run;
+mod sidecar;
 mod specification;
 mod trust;
 mod wire;

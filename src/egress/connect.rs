@@ -78,9 +78,8 @@ async fn open(proxy: &Arc<Proxy>, client: &Client, head: &head::Head<'_>) -> Res
 }
 
 fn read(head: &head::Head<'_>) -> Result<Intent, Refusal> {
-    let invalid = |detail: String| {
-        Refusal::new(Kind::InvalidRequest, detail).advising("send CONNECT HOST:PORT HTTP/1.1")
-    };
+    let invalid =
+        |detail: String| Refusal::new(Kind::InvalidRequest, detail).advising("send CONNECT HOST:PORT HTTP/1.1");
     let intent = Intent::parse(head.target, None).map_err(|error| invalid(error.to_string()))?;
     // The Host field is not read: it goes no further than here, and Node's `http.request` fills in the proxy's own name.
     if !matches!(head.framing, Framing::Empty | Framing::Length(0)) {

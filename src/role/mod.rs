@@ -6,9 +6,11 @@ pub mod launch;
 mod network;
 mod pages;
 mod policy;
+mod process;
 mod proxy;
 mod run;
 mod sandbox;
+mod workload;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -50,6 +52,12 @@ pub const TABLE: &[Role] = &[
         summary: "the egress proxy and policy engine alone",
         command: cli::Network::command,
         run: |matches| with(matches, network::run),
+    },
+    Role {
+        name: "process",
+        summary: "the workload of a sidecar pod, launched and confined without privilege",
+        command: cli::Process::command,
+        run: |matches| with(matches, process::run),
     },
     Role {
         name: "doctor",
@@ -94,6 +102,7 @@ const NAME_PREFIX: &str = "openshell-";
 
 /// Chooses the role and runs it.
 pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    end_on_panic();
     let arguments: Vec<OsString> = arguments.collect();
     // The hidden re-execution comes before everything: it is on the path of every start and has no flags.
     if arguments.get(1).is_some_and(|first| first == "launch") && launch::was_spawned() {
@@ -109,6 +118,16 @@ pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             ExitCode::from(exit::USAGE)
         }
     }
+}
+
+/// A panic is a defect, and whatever it leaves half done must not go on deciding or confining: the process ends, and with
+/// it the sandbox.
+fn end_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
 }
 
 /// What the command line asks for.
