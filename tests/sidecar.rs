@@ -162,21 +162,21 @@ fn the_workload_runs_under_the_policy_of_the_other_container() {
     let mut network = pod.network(POLICY);
     let script = "curl -sS http://api.example.com/; curl -sS -d x http://api.example.com/; \
                   python3 -c 'import urllib.request as u; print(u.urlopen(\"http://api.example.com/\").status)' 2>&1 | tail -1; \
-                  grep -E '^(NoNewPrivs|Seccomp|CapBnd|Uid|Gid)' /proc/self/status; cat /root/x /var/tmp/x 2>&1; \
+                  grep -E '^(NoNewPrivs|Seccomp|CapBnd|Uid|Gid)' /proc/self/status; ls /var/tmp 2>&1; \
                   head -1 $SSL_CERT_FILE; echo $https_proxy; exit 7";
     let outcome = pod.run(script).expect(7);
     let text = &outcome.stdout;
     for expected in [
         // Allowed, denied by method, denied by program.
         "reached",
-        "no rule of network_policies.test",
+        "does not allow POST /",
         "403",
         "NoNewPrivs:\t1",
         "Seccomp:\t2",
         "CapBnd:\t0000000000000000",
         "Uid:\t4242\t4242\t4242\t4242",
         "Gid:\t4242\t4242\t4242\t4242",
-        "/var/tmp/x: Permission denied",
+        "'/var/tmp': Permission denied",
         "-----BEGIN CERTIFICATE-----",
         "http://127.0.0.1:3128",
     ] {
@@ -194,13 +194,13 @@ fn either_side_s_end_is_the_other_s_and_the_workload_s() {
     for kill_network in [true, false] {
         let mut network = pod.network(POLICY);
         let mut process = pod.process("(setsid sleep 7654321 &); sleep 7654321");
-        eventually("the workload runs", || pod.running("sleep 7654321") >= 2);
+        eventually("the workload runs", || pod.running("^sleep 7654321") >= 2);
         let begin = Instant::now();
         let (killed, other) =
             if kill_network { (child_of(&network), &mut process) } else { (child_of(&process), &mut network) };
         signal(killed, Signal::SIGKILL);
         assert_eq!(other.wait_within(COUPLED).and_then(|status| status.code()), Some(125));
-        while pod.running("sleep 7654321") > 0 {
+        while pod.running("^sleep 7654321") > 0 {
             assert!(begin.elapsed() < COUPLED, "the workload outlives its supervisors");
         }
         // Both may come again, in any order.
@@ -218,7 +218,7 @@ fn a_proxy_that_is_told_to_end_lets_the_workload_end_first() {
     let pod = Pod::new(&world);
     let mut network = pod.network(POLICY);
     let process = pod.process("trap 'curl -sS http://api.example.com/; exit 3' TERM; echo up; sleep 60 & wait");
-    eventually("the workload runs", || pod.running("sleep 60") == 1);
+    eventually("the workload runs", || pod.running("^sleep 60") == 1);
     signal(child_of(&network), Signal::SIGTERM);
     let outcome = finished(process);
     assert!(outcome.code == Some(3) && outcome.stdout.contains("reached"), "{outcome:?}");
@@ -251,7 +251,7 @@ fn nobody_but_a_container_s_entrypoint_gets_the_control_channel() {
     assert!(outcome.code == Some(125) && outcome.stderr.contains("Permission denied"), "{outcome:?}");
     // Control: an entrypoint is let in, and the door closes behind it.
     let mut process = pod.process("sleep 60");
-    eventually("the workload runs", || pod.running("sleep 60") == 1);
+    eventually("the workload runs", || pod.running("^sleep 60") == 1);
     assert!(!pod.socket().exists());
     signal(child_of(&process), Signal::SIGTERM);
     process.wait_within(COUPLED).expect("its end");
@@ -300,7 +300,7 @@ fn idle_supervisors_are_small() {
     let pod = Pod::new(&world);
     let network = pod.network(POLICY);
     let process = pod.process("sleep 60");
-    eventually("the workload runs", || pod.running("sleep 60") == 1);
+    eventually("the workload runs", || pod.running("^sleep 60") == 1);
     let resident = |pid: i32| -> u64 {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");

@@ -23,7 +23,9 @@ async function tunnel(protocols) {
 
 async function h1() {
   const socket = await tunnel(['http/1.1']);
-  const request = https.request(url, { method: 'POST', createConnection: () => socket, headers: { trailer: 'x-sent' } });
+  // Who wants trailers says so (RFC 9110 §10.1.4).
+  const headers = { host: url.host, trailer: 'x-sent', te: 'trailers', connection: 'TE' };
+  const request = https.request(url, { method: 'POST', createConnection: () => socket, headers });
   request.addTrailers({ 'x-sent': 'h1' });
   request.end('hello');
   const [answer] = await once(request, 'response');
