@@ -19,6 +19,8 @@ use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, getegid, geteuid, unlinkat};
 
+use crate::contract::Ids;
+
 /// Nobody but the holder.
 const HELD: Mode = Mode::S_IRWXU;
 
@@ -73,15 +75,6 @@ pub enum Error {
     },
 }
 
-/// Whose something is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-}
-
 /// A directory that belongs to this process for now, and to nobody else.
 #[derive(Debug)]
 pub struct Held {
@@ -121,7 +114,7 @@ impl Held {
     ///
     /// # Errors
     /// The kernel refused, the file being there already included.
-    pub fn write(&self, name: &str, content: &[u8], owner: Owner, mode: u32) -> Result<(), Error> {
+    pub fn write(&self, name: &str, content: &[u8], owner: Ids, mode: u32) -> Result<(), Error> {
         let call = |call, errno| refused(self.path.join(name), call, errno);
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = openat(&self.fd, name, flags, Mode::S_IRUSR).map_err(|errno| call("open", errno))?;
@@ -162,7 +155,7 @@ impl Held {
     ///
     /// # Errors
     /// The kernel refused, or the file system did not keep it.
-    pub fn give(self, owner: Owner, mode: u32) -> Result<(), Error> {
+    pub fn give(self, owner: Ids, mode: u32) -> Result<(), Error> {
         give(&self.fd, &self.path, owner, mode)
     }
 
@@ -207,7 +200,7 @@ fn take_at(parent: &impl AsFd, name: &OsStr, path: PathBuf, former: u32) -> Resu
     Ok(Held { path, fd })
 }
 
-fn give(fd: &impl AsFd, path: &Path, owner: Owner, mode: u32) -> Result<(), Error> {
+fn give(fd: &impl AsFd, path: &Path, owner: Ids, mode: u32) -> Result<(), Error> {
     let call = |call, errno| refused(path.to_owned(), call, errno);
     fchmod(fd, Mode::from_bits_truncate(mode)).map_err(|errno| call("chmod", errno))?;
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
