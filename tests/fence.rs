@@ -19,7 +19,7 @@ pub const PROXY: u32 = 1337;
 pub const WORKLOAD: u32 = 2000;
 
 /// What the init container gets, and no other capability.
-const CAPABILITIES: &str = "-all,+net_admin,+chown,+fowner";
+const CAPABILITIES: &str = "-all,+net_admin,+chown";
 
 /// `network-init` in the pod's namespace with these capabilities, its directories below the world's.
 pub fn network_init(world: &World, capabilities: &str, arguments: &[&str]) -> Command {
@@ -145,7 +145,7 @@ def echo(family, host, kind):
         s = made(family, kind, socket.IPPROTO_ICMP if v4 else socket.IPPROTO_ICMPV6)
         body = struct.pack("!BBHHH", 8 if v4 else 128, 0, 0, 7, 1)
         if v4: body = body[:2] + struct.pack("!H", checksum(body)) + body[4:]
-        s.sendto(body, (host, 0)); s.recv(128)
+        s.connect((host, 0)); s.send(body); s.recv(128)
     return act
 def solicitation():
     s = made(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6); s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 255)
@@ -189,7 +189,12 @@ fn nobody_but_the_proxy_gets_out() {
             let attempts = attempts(&world, uid, gid);
             assert_eq!(attempts.len(), if uid == 0 { 9 } else { 6 });
             for (name, outcome, took) in attempts {
-                let expected = if name.starts_with("tcp") { "ECONNREFUSED" } else { "EPERM" };
+                let expected = match &*name {
+                    "tcp4" | "tcp6" => "ECONNREFUSED",
+                    // The kernel forgets the error of the call; the fence's answer is the error of the next one.
+                    "ping6" => "EACCES",
+                    _ => "EPERM",
+                };
                 assert_eq!(outcome, expected, "{uid}:{gid} {name}, proxy {proxy}:{PROXY}");
                 assert!(took < 500, "{uid}:{gid} {name} took {took} ms: not at once");
             }
@@ -421,26 +426,24 @@ fn assert_laid_out(world: &World, proxy: u32) {
 }
 
 #[test]
-fn three_capabilities_suffice_and_each_is_needed() {
+fn two_capabilities_suffice_and_each_is_needed() {
     for proxy in [PROXY, 0] {
         let world = World::new();
         secret(&world, &WHOLE_SECRET);
         let uid = ["--proxy-uid", &proxy.to_string()];
-        for missing in ["net_admin", "chown", "fowner"] {
+        for missing in ["net_admin", "chown"] {
             let capabilities = CAPABILITIES.replace(&format!(",+{missing}"), "");
             let output = network_init(&world, &capabilities, &uid).output().expect("setpriv");
-            // What an earlier attempt gave away takes FOWNER to take back; new directories do not.
-            if missing == "fowner" && output.status.success() {
-                let again = network_init(&world, &capabilities, &uid).output().expect("setpriv");
-                assert_eq!(again.status.success(), proxy == 0, "{}", String::from_utf8_lossy(&again.stderr));
-                continue;
-            }
             let told = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(125), "without {missing}: {told}");
             assert!(told.to_lowercase().contains(missing), "{told}");
+            assert_eq!(nft(&world, &["list", "ruleset"]), "", "without {missing} there is a fence");
         }
-        init(&world, &uid);
-        assert_laid_out(&world, proxy);
+        // Twice: what was given away is taken back with no more than that.
+        for _ in 0..2 {
+            init(&world, &uid);
+            assert_laid_out(&world, proxy);
+        }
     }
 }
 
@@ -600,38 +603,37 @@ fn network_init_is_done_in_milliseconds() {
     let world = World::new();
     secret(&world, &WHOLE_SECRET);
     init(&world, &[]);
-    let directory = world.directory().to_owned();
-    let best = |arguments: Vec<String>| {
+    let path = |name: &str| world.directory().join(name).display().to_string();
+    let flags = [
+        ("--sandbox-uid", WORKLOAD.to_string()),
+        ("--sandbox-gid", WORKLOAD.to_string()),
+        ("--sidecar-state-dir", path("state")),
+        ("--sidecar-tls-dir", path("tls")),
+        ("--client-tls-dir", path("secret")),
+    ];
+    let init: Vec<String> = std::iter::once("network-init".to_owned())
+        .chain(flags.map(|(flag, value)| format!("{flag}={value}")))
+        .collect();
+    let (again, start) = (best(&world, &init, || ()), best(&world, &["--version".to_owned()], || ()));
+    // The first run of a pod finds no table: to throw one away, the kernel waits until nobody looks at it any more.
+    let first = best(&world, &init, || take_away(&world));
+    eprintln!(
+        "network-init: first run {first:?}, repeated {again:?}; the program's start alone {start:?} (best of 20)"
+    );
+    assert!(first.saturating_sub(start) < Duration::from_millis(5), "{first:?}, start {start:?}");
+}
+
+/// The best time of twenty runs in the pod: the machine of the tests has other things to do.
+fn best(world: &World, arguments: &[String], before: impl Fn()) -> Duration {
+    let run = || {
+        before();
+        let arguments = arguments.to_vec();
         world.in_machine(move || {
-            let run = || {
-                let started = Instant::now();
-                let output = Command::new(supervisor()).args(&arguments).output().expect("start");
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-                started.elapsed()
-            };
-            (0..20).map(|_| run()).min().expect("twenty")
+            let started = Instant::now();
+            let output = Command::new(supervisor()).args(&arguments).output().expect("start");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            started.elapsed()
         })
     };
-    let path = |name: &str| directory.join(name).display().to_string();
-    let whole = best(
-        [
-            "network-init",
-            "--sandbox-uid",
-            "2000",
-            "--sandbox-gid",
-            "2000",
-            "--sidecar-state-dir",
-            &path("state"),
-            "--sidecar-tls-dir",
-            &path("tls"),
-            "--client-tls-dir",
-            &path("secret"),
-        ]
-        .map(str::to_owned)
-        .into(),
-    );
-    let start = best(vec!["--version".to_owned()]);
-    eprintln!("network-init: {whole:?}, of which the program's start is {start:?} (best of 20)");
-    // Twice the five milliseconds of the promise, for a machine that does other things meanwhile.
-    assert!(whole.saturating_sub(start) < Duration::from_millis(10), "{whole:?}, start {start:?}");
+    (0..20).map(|_| run()).min().expect("twenty")
 }

@@ -1,4 +1,4 @@
-//! `network-init`: what a sidecar pod needs before anything runs in it. Root with NET_ADMIN, CHOWN and FOWNER.
+//! `network-init`: what a sidecar pod needs before anything runs in it. Root with NET_ADMIN and CHOWN.
 
 use super::sandbox::{self, Failure};
 use crate::cli;

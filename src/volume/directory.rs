@@ -1,8 +1,9 @@
 //! Directories that one container prepares and others use.
 //!
-//! The role that does so is root with CHOWN and FOWNER and nothing else. Without DAC_OVERRIDE it cannot open a directory
-//! that it gave away with a narrow mode, so it takes it back before it does anything; without FSETID it cannot set the
-//! setgid bit for a group that is not its own, so the mode comes before the owner. While a directory is held, it is
+//! The role that does so is root with CHOWN and nothing else. Without DAC_OVERRIDE it cannot open a directory that it
+//! gave away with a narrow mode, and without FOWNER it cannot change that mode, so it takes it back before it does
+//! anything; without FSETID it cannot set the setgid bit for a group that is not its own, so the mode comes before the
+//! owner. While a directory is held, it is
 //! closed to everybody else.
 
 use std::ffi::{CString, OsStr};
@@ -216,7 +217,7 @@ fn give(fd: &impl AsFd, path: &Path, owner: Ids, mode: u32) -> Result<(), Error>
 
 fn refused(path: PathBuf, call: &'static str, errno: Errno) -> Error {
     let remedy = match errno {
-        Errno::EPERM | Errno::EACCES => "it takes root with the capabilities CHOWN and FOWNER",
+        Errno::EPERM | Errno::EACCES => "it takes root with the capability CHOWN",
         Errno::EROFS => "mount the volume writable",
         Errno::ENOSPC | Errno::EDQUOT => "the volume is full",
         _ => "it must be a volume of the pod's own, or what an earlier run left there",
