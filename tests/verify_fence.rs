@@ -51,8 +51,18 @@ fn a_fence_is_proven_and_its_absence_is_told() {
     raise(&world);
     let told = proven(&world);
     assert!(told.contains("IPv4: ") && told.contains("IPv6: "), "{told}");
-    // One hole is enough, for one address of one protocol.
+    // One hole is enough, for one address of one protocol, behind whatever kind of route.
+    ip(&world, &["nexthop", "add", "id", "1", "via", "10.99.0.2", "dev", "eth0"]);
+    ip(&world, &["route", "add", "10.50.0.0/16", "nhid", "1"]);
+    let [one, other] = ["10.99.0.3", "10.99.0.4"];
+    ip(&world, &["route", "add", "10.60.0.0/16", "nexthop", "via", one, "nexthop", "via", other]);
+    ip(&world, &["route", "add", "10.70.0.7/32", "dev", "eth0"]);
+    proven(&world);
     for hole in [
+        ["ip", "daddr", "10.50.0.1"],
+        ["ip", "daddr", other],
+        ["ip", "daddr", "10.70.0.7"],
+        ["ip6", "daddr", "fe80::/64"],
         ["ip", "daddr", "192.31.196.1"],
         ["ip6", "daddr", "2620:4f:8000::42"],
         ["tcp", "dport", "443"],
