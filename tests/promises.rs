@@ -20,6 +20,7 @@ mod interception;
 mod learning;
 mod lifecycle;
 mod network;
+mod network_init;
 mod parent;
 mod policy;
 mod programs;

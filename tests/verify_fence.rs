@@ -1,4 +1,4 @@
-//! Promises 19.x: `verify-fence` says that a fence holds when it does, and never otherwise.
+//! Promises 20.x: `verify-fence` says that a fence holds when it does, and never otherwise.
 
 use std::fs;
 use std::net::IpAddr;
