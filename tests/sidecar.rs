@@ -274,10 +274,10 @@ fn what_would_blur_the_two_ends_the_start() {
         let outcome = finished(Daemon::spawn(command));
         assert!(outcome.code == Some(125) && outcome.stderr.contains(words), "{words}: {outcome:?}");
     };
-    refused(SANDBOX, PROXY_GROUP, ["4242", "4242"], "a user of its own");
-    refused(0, SANDBOX, ["4242", "4242"], "a group of its own");
-    refused(0, PROXY_GROUP, ["0", "4242"], "a user of its own");
-    refused(0, 0, ["4242", "4242"], "group 0");
+    refused(SANDBOX, PROXY_GROUP, ["4242", "4242"], "the same uid");
+    refused(0, SANDBOX, ["4242", "4242"], "the same gid");
+    refused(0, PROXY_GROUP, ["0", "4242"], "the workload's uid is 0");
+    refused(0, 0, ["4242", "4242"], "the proxy's gid is 0");
     // The workload's supervisor has no privilege to give up.
     let mut root = pod.container(0, 0, "-all", supervisor().to_str().expect("UTF-8"));
     root.args(["process", "--wait", "0.1", "--", "/bin/true"]).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -13,11 +13,13 @@ use super::proxy;
 use super::sandbox::{self, Failure};
 use crate::attribution::Processes;
 use crate::cli;
+use crate::contract::Ids;
 use crate::control::{self, Agent, Door, Expected, Instruction, LinkError, Report, State, WorkloadPolicy};
 use crate::egress::ParentSettings;
 use crate::egress::limits::LISTEN_BACKLOG;
 use crate::egress::tls::Termination;
 use crate::event::{Events, Severity, admin};
+use crate::fence::exempt::Exempt;
 use crate::policy::writable::WorkloadWrites;
 use crate::policy::{self, Policy, Store};
 use crate::sys::netlink::{Protocol, Socket};
@@ -88,21 +90,9 @@ fn sandbox_of(arguments: &cli::Network) -> Result<Option<Sandbox>, Failure> {
     else {
         return Ok(None);
     };
-    let (own_uid, own_gid) = (geteuid().as_raw(), getegid().as_raw());
-    for (name, sandbox, own) in [("user", uid, own_uid), ("group", gid, own_gid)] {
-        if sandbox == 0 || sandbox == own {
-            return Err(Failure::setup(format!(
-                "network runs as {own_uid}:{own_gid} and the sandbox as {uid}:{gid}: the sandbox needs a {name} of its own \
-                 that is not 0; files and the fence tell them apart by it"
-            )));
-        }
-    }
-    if own_gid == 0 {
-        return Err(Failure::setup(format!(
-            "network runs as {own_uid}:{own_gid}, and the fence lets no process of group 0 out: set runAsGroup of its \
-             container to the proxy's (--proxy-gid of network-init)"
-        )));
-    }
+    let own = Ids { uid: geteuid().as_raw(), gid: getegid().as_raw() };
+    Exempt::new(own, Ids { uid, gid })
+        .map_err(|unfit| Failure::setup(format!("{unfit} (runAsUser and runAsGroup of this container; --sandbox-uid)")))?;
     if !arguments.policy.allow_writable_policy {
         let who = WorkloadWrites { uid, gid, groups: Vec::new(), landlock_read_write: None };
         let mut files = proxy::deciding_files(&arguments.policy);
