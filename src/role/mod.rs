@@ -116,7 +116,6 @@ const NAME_PREFIX: &str = "openshell-";
 
 /// Chooses the role and runs it.
 pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    end_on_panic();
     let arguments: Vec<OsString> = arguments.collect();
     // The hidden re-execution comes before everything: it is on the path of every start and has no flags.
     if arguments.get(1).is_some_and(|first| first == "launch") && launch::was_spawned() {
@@ -132,16 +131,6 @@ pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             ExitCode::from(exit::USAGE)
         }
     }
-}
-
-/// A panic is a defect, and whatever it leaves half done must not go on deciding or confining: the process ends, and with
-/// it the sandbox.
-fn end_on_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        std::process::abort();
-    }));
 }
 
 /// What the command line asks for.

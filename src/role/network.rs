@@ -91,8 +91,9 @@ fn sandbox_of(arguments: &cli::Network) -> Result<Option<Sandbox>, Failure> {
         return Ok(None);
     };
     let own = Ids { uid: geteuid().as_raw(), gid: getegid().as_raw() };
-    Exempt::new(own, Ids { uid, gid })
-        .map_err(|unfit| Failure::setup(format!("{unfit} (runAsUser and runAsGroup of this container; --sandbox-uid)")))?;
+    Exempt::new(own, Ids { uid, gid }).map_err(|unfit| {
+        Failure::setup(format!("{unfit} (runAsUser and runAsGroup of this container; --sandbox-uid)"))
+    })?;
     if !arguments.policy.allow_writable_policy {
         let who = WorkloadWrites { uid, gid, groups: Vec::new(), landlock_read_write: None };
         let mut files = proxy::deciding_files(&arguments.policy);
