@@ -2,12 +2,16 @@
 //! run. Origins are nginx in a network namespace; ours runs with identity and policy on, its clients inside the
 //! sandbox. Absolute figures wander with the machine, so every row ends in ratios.
 //!
-//! `cargo bench --bench egress [-- QUICK]`; needs root, nginx and iproute2; squid, tinyproxy and bwrap if there.
+//! `cargo bench --bench egress [-- QUICK] [--topology sidecar]`: with the latter, ours is the proxy of a sidecar pod that
+//! stands beside the combined one in the same run; needs root, nginx and iproute2; squid, tinyproxy and bwrap if there.
 
 #[path = "client.rs"]
 mod client;
 #[path = "inside.rs"]
 mod inside;
+#[path = "../tests/pod.rs"]
+#[allow(dead_code, reason = "the harness serves the tests too, which use more of it")]
+mod pod;
 #[path = "relay.rs"]
 mod relay;
 #[path = "../tests/world.rs"]
@@ -43,7 +47,11 @@ fn main() {
             let path = |index: usize| Path::new(&arguments[index]);
             relay::main(arguments[1].parse().expect("an address"), path(2), path(3), path(4));
         }
-        _ => Bench::new(arguments.iter().any(|argument| argument == "QUICK")).run(),
+        _ => {
+            let given = |word: &str| arguments.iter().any(|argument| argument == word);
+            let bench = Bench::new(given("QUICK"));
+            if given("--topology") && given("sidecar") { bench.run_sidecar() } else { bench.run() }
+        }
     }
 }
 
@@ -154,6 +162,35 @@ impl Bench {
         // Last: dozens of namespaces that the kernel takes down in the background slow everything else for a while.
         println!("\n{:<42} {:>10} {:>10} {:>10} {:>10}   ratios of ours", "", "direct", "ours", "bwrap", "");
         self.start_time().print();
+    }
+
+    /// The proxy of a sidecar pod against the combined one.
+    fn run_sidecar(&self) {
+        let (latency, seconds) = if self.quick { ("500", "1") } else { ("5000", "5") };
+        println!("\n{:<42} {:>10} {:>10} {:>10} {:>10}   ratios of ours", "sidecar", "direct", "ours", "combined", "");
+        for (name, unit, key, load, parameters) in [
+            ("CONNECT to usable, one client, p50", "ms", "p50_ms", "latency", &[latency][..]),
+            ("CONNECT, 8 clients", "/s", "per_second", "rate", &["8", seconds]),
+            ("forward HTTP, 1 kB, 8 connections", "req/s", "per_second", "requests", &["8", seconds]),
+            ("tunnel, one stream", "MB/s", "mb_per_second", "tunnel", &[]),
+        ] {
+            let of = |figures: Value| figures[key].as_f64().expect("a figure");
+            let figures = vec![
+                ("direct", of(self.outside(None, &[load], parameters))),
+                ("ours", of(self.in_pod(load, parameters))),
+                ("combined", of(self.ours(&[load], parameters))),
+            ];
+            Row { name, unit, lower_is_better: unit == "ms", figures }.print();
+        }
+    }
+
+    /// Drives a load as the workload of a sidecar pod.
+    fn in_pod(&self, load: &str, parameters: &[&str]) -> Value {
+        let pod = pod::Pod::new(&self.world);
+        let _network = pod.network(&std::fs::read_to_string(&self.policy).expect("the policy"));
+        let mut command = pod.process_command();
+        command.arg(&self.client).args(["client", load, "127.0.0.1:3128", &format!("{ORIGIN_V4}:{ORIGIN_PORT}")]);
+        figures(&command.args(parameters).output().expect("the client"))
     }
 
     /// The same load on every way.

@@ -6,6 +6,8 @@ mod world;
 
 mod clients;
 mod origins;
+#[allow(dead_code, reason = "the bench uses the same pods, and other parts of them")]
+mod pod;
 
 mod bounds;
 mod cli;

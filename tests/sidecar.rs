@@ -1,119 +1,24 @@
-//! Promises 23.x: the two supervisors of a sidecar pod, as processes of one network and one process namespace. Each is
-//! started as a container runtime does it: from outside, so that it has no parent in there.
+//! Promises 23.x: the two supervisors of a sidecar pod.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::io::Read;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::pod::{PROXY_GROUP, Pod, SANDBOX, child_of};
 use crate::world::{Daemon, Outcome, World, eventually, supervisor};
-
-/// The sandbox's user and group.
-const SANDBOX: u32 = 4242;
-
-/// The proxy's group, as contract and driver have it.
-const PROXY_GROUP: u32 = 1337;
 
 /// What one side may take to see that the other is gone, and to be gone itself. The promise is a second; a busy machine
 /// may need to run both first.
 const COUPLED: Duration = Duration::from_secs(3);
 
-/// A pod: namespaces, directories, and no container yet.
-struct Pod<'w> {
-    world: &'w World,
-    /// The namespaces' first process, as a pod's pause container.
-    _pause: Daemon,
-    /// It again, as the machine sees it.
-    first: i32,
-    state: PathBuf,
-}
-
-impl<'w> Pod<'w> {
-    fn new(world: &'w World) -> Self {
-        let state = world.directory().join("state");
-        fs::create_dir(&state).expect("mkdir");
-        chown(&state, Some(0), Some(SANDBOX)).expect("chown");
-        fs::set_permissions(&state, fs::Permissions::from_mode(0o2750)).expect("chmod");
-        let mut command = world.machine_program("unshare");
-        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
-        command.args(["sh", "-c", "echo ready; exec sleep infinity"]).stdout(Stdio::piped());
-        let mut pause = Daemon::spawn(command);
-        let mut line = String::new();
-        BufReader::new(pause.child().stdout.take().expect("piped")).read_line(&mut line).expect("read");
-        let children = format!("/proc/{0}/task/{0}/children", pause.pid());
-        let first = fs::read_to_string(children).expect("children").trim().parse().expect("one child");
-        Self { world, _pause: pause, first, state }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.state.join("control.sock")
-    }
-
-    /// A program of one of its containers, as a runtime starts it.
-    fn container(&self, user: u32, group: u32, capabilities: &str, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &self.first.to_string(), "--pid", "--mount", "--net", "--"]);
-        command.args(["setpriv", "--reuid", &user.to_string(), "--regid", &group.to_string(), "--clear-groups"]);
-        command.args(["--inh-caps=-all", "--bounding-set", capabilities, "--no-new-privs", program]);
-        command.current_dir("/").stdin(Stdio::null()).env_remove("OPENSHELL_LOG_LEVEL");
-        command
-    }
-
-    fn network_command(&self, policy: &str) -> Command {
-        let capabilities = "-all,+sys_ptrace,+dac_read_search";
-        let mut command = self.container(0, PROXY_GROUP, capabilities, supervisor().to_str().expect("UTF-8"));
-        command.arg("network").arg("--policy").arg(self.world.file("policy.yaml", policy));
-        command.arg("--control-socket").arg(self.socket());
-        command.args(["--sandbox-uid", &SANDBOX.to_string(), "--sandbox-gid", &SANDBOX.to_string()]);
-        command.args(["--admin-bind", "127.0.0.1:9100"]);
-        command
-    }
-
-    fn network(&self, policy: &str) -> Daemon {
-        let daemon = Daemon::spawn(self.network_command(policy));
-        eventually("network waits for the workload's supervisor", || self.socket().exists());
-        daemon
-    }
-
-    /// The workload's supervisor, with a shell script as the workload.
-    fn process_command(&self, script: &str) -> Command {
-        let mut command = self.container(SANDBOX, SANDBOX, "-all", supervisor().to_str().expect("UTF-8"));
-        command.arg("--mode=process").arg("--control-socket").arg(self.socket());
-        command.args(["--workdir", "/tmp", "--", "/bin/sh", "-c", script]);
-        command
-    }
-
-    fn process(&self, script: &str) -> Daemon {
-        let mut command = self.process_command(script);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Daemon::spawn(command)
-    }
-
-    fn run(&self, script: &str) -> Outcome {
-        finished(self.process(script))
-    }
-
-    /// Processes of the pod that have this in their command line.
-    fn running(&self, words: &str) -> usize {
-        let mut command = Command::new("nsenter");
-        command.args([
-            "--target",
-            &self.first.to_string(),
-            "--pid",
-            "--mount",
-            "--",
-            "pgrep",
-            "--full",
-            "--count",
-            words,
-        ]);
-        let output = command.output().expect("pgrep (package procps)");
-        String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
-    }
+/// The workload's supervisor with a shell script as the workload.
+fn process(pod: &Pod<'_>, script: &str) -> Daemon {
+    let mut command = pod.process_command();
+    command.args(["/bin/sh", "-c", script]).stderr(Stdio::piped());
+    Daemon::spawn(command)
 }
 
 fn finished(mut daemon: Daemon) -> Outcome {
@@ -124,12 +29,6 @@ fn finished(mut daemon: Daemon) -> Outcome {
     daemon.child().stdout.take().expect("piped").read_to_string(&mut outcome.stdout).expect("stdout");
     daemon.child().stderr.take().expect("piped").read_to_string(&mut outcome.stderr).expect("stderr");
     outcome
-}
-
-/// The processes that nsenter(1) has started: it stays in between.
-fn child_of(daemon: &Daemon) -> i32 {
-    let children = format!("/proc/{0}/task/{0}/children", daemon.pid());
-    fs::read_to_string(children).expect("children").trim().parse().expect("one child")
 }
 
 fn signal(pid: i32, signal: Signal) {
@@ -164,7 +63,7 @@ fn the_workload_runs_under_the_policy_of_the_other_container() {
                   python3 -c 'import urllib.request as u; print(u.urlopen(\"http://api.example.com/\").status)' 2>&1 | tail -1; \
                   grep -E '^(NoNewPrivs|Seccomp|CapBnd|Uid|Gid)' /proc/self/status; ls /var/tmp 2>&1; \
                   head -1 $SSL_CERT_FILE; echo $https_proxy; exit 7";
-    let outcome = pod.run(script).expect(7);
+    let outcome = finished(process(&pod, script)).expect(7);
     let text = &outcome.stdout;
     for expected in [
         // Allowed, denied by method, denied by program.
@@ -193,7 +92,7 @@ fn either_side_s_end_is_the_other_s_and_the_workload_s() {
     let pod = Pod::new(&world);
     for kill_network in [true, false] {
         let mut network = pod.network(POLICY);
-        let mut process = pod.process("(setsid sleep 7654321 &); sleep 7654321");
+        let mut process = process(&pod, "(setsid sleep 7654321 &); sleep 7654321");
         eventually("the workload runs", || pod.running("^sleep 7654321") >= 2);
         let begin = Instant::now();
         let (killed, other) =
@@ -204,9 +103,9 @@ fn either_side_s_end_is_the_other_s_and_the_workload_s() {
             assert!(begin.elapsed() < COUPLED, "the workload outlives its supervisors");
         }
         // Both may come again, in any order.
-        let mut process = pod.process("echo again");
+        let mut process = process(&pod, "echo again");
         std::thread::sleep(Duration::from_millis(100));
-        let _network = pod.network(POLICY);
+        let _network = Daemon::spawn(pod.network_command(POLICY));
         assert_eq!(process.wait_within(COUPLED).and_then(|status| status.code()), Some(0));
     }
 }
@@ -217,7 +116,7 @@ fn a_proxy_that_is_told_to_end_lets_the_workload_end_first() {
     let _web = web(&world);
     let pod = Pod::new(&world);
     let mut network = pod.network(POLICY);
-    let process = pod.process("trap 'curl -sS http://api.example.com/; exit 3' TERM; echo up; sleep 60 & wait");
+    let process = process(&pod, "trap 'curl -sS http://api.example.com/; exit 3' TERM; echo up; sleep 60 & wait");
     eventually("the workload runs", || pod.running("^sleep 60") == 1);
     signal(child_of(&network), Signal::SIGTERM);
     let outcome = finished(process);
@@ -250,7 +149,7 @@ fn nobody_but_a_container_s_entrypoint_gets_the_control_channel() {
     let outcome = finished(Daemon::spawn(other));
     assert!(outcome.code == Some(125) && outcome.stderr.contains("Permission denied"), "{outcome:?}");
     // Control: an entrypoint is let in, and the door closes behind it.
-    let mut process = pod.process("sleep 60");
+    let mut process = process(&pod, "sleep 60");
     eventually("the workload runs", || pod.running("^sleep 60") == 1);
     assert!(!pod.socket().exists());
     signal(child_of(&process), Signal::SIGTERM);
@@ -291,7 +190,7 @@ fn what_would_blur_the_two_ends_the_start() {
     assert!(outcome.code == Some(125) && outcome.stderr.contains("`network` container"), "{outcome:?}");
     // Control: with users and groups that differ, both start.
     let _network = pod.network(POLICY);
-    pod.run("true").expect(0);
+    finished(process(&pod, "true")).expect(0);
 }
 
 #[test]
@@ -299,7 +198,7 @@ fn idle_supervisors_are_small() {
     let world = World::new();
     let pod = Pod::new(&world);
     let network = pod.network(POLICY);
-    let process = pod.process("sleep 60");
+    let process = process(&pod, "sleep 60");
     eventually("the workload runs", || pod.running("^sleep 60") == 1);
     let resident = |pid: i32| -> u64 {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");

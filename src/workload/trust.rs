@@ -17,6 +17,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::TRUST_DIRECTORY;
@@ -208,9 +209,9 @@ impl Pile {
     fn add(&mut self, file: &[u8]) {
         let first = self.text.is_empty();
         if !first && self.known.is_empty() {
-            self.known = certificates(&self.text).map(str::to_owned).collect();
+            self.known = certificates(self.text.as_bytes()).map(str::to_owned).collect();
         }
-        for body in certificates(&String::from_utf8_lossy(file)) {
+        for body in certificates(file) {
             if !first && self.known.contains(body) {
                 continue;
             }
@@ -232,15 +233,28 @@ const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
 /// What stands between the lines of every certificate (RFC 7468 §2), where it is Base64: a key or a password file is
-/// not copied for being dressed up as one.
-fn certificates(text: &str) -> impl Iterator<Item = &str> {
-    text.split(BEGIN).skip(1).filter_map(|rest| {
-        let body = rest.split_once(END)?.0.trim();
-        let base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=' | b'\r' | b'\n');
+/// not copied for being dressed up as one. This is on the way of every start.
+fn certificates(file: &[u8]) -> impl Iterator<Item = &str> {
+    memmem::find_iter(file, BEGIN.as_bytes()).filter_map(move |begin| {
+        let rest = &file[begin + BEGIN.len()..];
+        let body = rest[..memmem::find(rest, END.as_bytes())?].trim_ascii();
         // A certificate is a DER sequence of more than 127 bytes: 0x30 0x81 or 0x30 0x82.
-        (body.starts_with("MI") && body.bytes().all(base64)).then_some(body)
+        let fits = body.starts_with(b"MI") && body.iter().all(|&byte| BASE64[usize::from(byte)]);
+        std::str::from_utf8(body).ok().filter(|_| fits)
     })
 }
+
+/// The letters of Base64 (RFC 4648 §4), and the ends of lines between them.
+const BASE64: [bool; 256] = {
+    let mut letters = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        letters[byte] =
+            (byte as u8).is_ascii_alphanumeric() || matches!(byte as u8, b'+' | b'/' | b'=' | b'\r' | b'\n');
+        byte += 1;
+    }
+    letters
+};
 
 #[cfg(test)]
 mod tests;

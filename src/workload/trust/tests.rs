@@ -6,7 +6,7 @@ fn certificate(name: &str) -> String {
 }
 
 fn count(text: &str) -> usize {
-    certificates(text).count()
+    certificates(text.as_bytes()).count()
 }
 
 #[test]
