@@ -22,6 +22,7 @@ use crate::event::{Events, Severity, admin};
 use crate::fence::exempt::Exempt;
 use crate::policy::writable::WorkloadWrites;
 use crate::policy::{self, Policy, Store};
+use crate::sys::memory;
 use crate::sys::netlink::{Protocol, Socket};
 use crate::workload::trust::{self, Gathered, Trust};
 
@@ -216,6 +217,8 @@ async fn accompany(agent: Agent, mut state: State, store: &Store, events: &Event
                         "workload-started",
                         format!("the workload runs as process {pid}"),
                     );
+                    // What is not given back is memory, and nothing else.
+                    let _ = memory::release_code();
                 }
                 Report::Exited { code } => return Ok(code),
                 Report::Hello { .. } => return Err(LinkError::Malformed("a second hello".to_owned())),

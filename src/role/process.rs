@@ -18,6 +18,7 @@ use crate::contract::exit;
 use crate::control::{self, Incoming, Instruction, LinkError, Report, State};
 use crate::egress::tls::roots;
 use crate::event::{Events, Severity, admin};
+use crate::sys::memory;
 use crate::workload::trust::Gathered;
 use crate::workload::{launch, supervise};
 
@@ -78,6 +79,8 @@ async fn serve(
     workload.record_start(&running, events);
     reports.send(&Report::Started { pid: running.pid }).await.map_err(gone)?;
     readiness.send_replace(admin::Readiness::Ready);
+    // What is not given back is memory, and nothing else.
+    let _ = memory::release_code();
     let code = tokio::select! {
         code = supervise::run(running, workload.patience()) => code,
         // What is dropped with it is the workload, which ends at once.

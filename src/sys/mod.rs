@@ -7,6 +7,7 @@ pub mod capability;
 pub mod child;
 #[cfg(test)]
 pub(crate) mod in_tests;
+pub mod memory;
 pub mod netlink;
 pub mod process;
 pub mod procfs;

@@ -25,6 +25,7 @@ use super::control::{Control, Ending, Failure, Layout, Report, Request};
 use super::terminal::Plan;
 use crate::confine::capabilities;
 use crate::netns::{self, Handover};
+use crate::sys::memory;
 use crate::sys::process::{self, End, Side};
 
 /// Most that the child writes into its pipe: two notes of a few sentences.
@@ -207,6 +208,8 @@ impl Init<'_> {
                 "the process that was to become the workload died while it was being confined; see the kernel's log",
             )),
         });
+        // From here on it waits. What is not given back is memory, and nothing else.
+        let _ = memory::release_code();
     }
 
     /// A supervisor that is gone is noticed by the next poll.
