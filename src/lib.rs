@@ -27,4 +27,6 @@ pub mod role;
 #[cfg(feature = "supervisor")]
 pub mod sys;
 #[cfg(feature = "supervisor")]
+pub mod volume;
+#[cfg(feature = "supervisor")]
 pub mod workload;

@@ -24,6 +24,8 @@ mod policy;
 mod programs;
 mod reload;
 mod run;
+mod sideload;
 mod specification;
 mod trust;
+mod wait_for_tcp;
 mod wire;

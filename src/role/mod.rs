@@ -9,6 +9,8 @@ mod policy;
 mod proxy;
 mod run;
 mod sandbox;
+mod sideload;
+mod wait_for_tcp;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -62,6 +64,18 @@ pub const TABLE: &[Role] = &[
         summary: "ask a role's admin listener, for probes",
         command: cli::Health::command,
         run: |matches| with(matches, health::run),
+    },
+    Role {
+        name: "sideload",
+        summary: "copy this executable into a volume, atomically",
+        command: cli::Sideload::command,
+        run: |matches| with(matches, sideload::run),
+    },
+    Role {
+        name: "wait-for-tcp",
+        summary: "wait until HOST:PORT accepts connections",
+        command: cli::WaitForTcp::command,
+        run: |matches| with(matches, wait_for_tcp::run),
     },
     Role {
         name: "policy",

@@ -1,0 +1,3 @@
+//! What init containers lay out in the pod's volumes.
+
+pub mod sideload;
