@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args, Parser, ValueEnum, ValueHint};
 
 use crate::confine::seccomp::Profile;
-use crate::contract::env;
+use crate::contract::{CLIENT_TLS_DIRECTORY, PROXY_ID, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY, env};
 use crate::egress::Exemptions;
 use crate::event::{Destination, LogLevel};
 use crate::policy::host::Host;
@@ -359,35 +359,6 @@ pub struct Health {
     pub timeout: f64,
 }
 
-/// Print a shell's completion script.
-#[derive(Debug, Parser)]
-#[command(name = "completions")]
-pub struct Completions {
-    /// Which shell
-    pub shell: clap_complete::Shell,
-}
-
-/// Print the manual page of the program, or of one role.
-#[derive(Debug, Parser)]
-#[command(name = "man")]
-pub struct Man {
-    /// A role's name; without one, the program's own page
-    pub role: Option<String>,
-}
-
-/// An address and a port, numbers both.
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "expected an address and a port, in numbers, such as 127.0.0.1:9090 or [::1]:9090".into())
-}
-
-/// A number of seconds, fractions allowed.
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if Duration::try_from_secs_f64(value).is_ok() => Ok(value),
-        _ => Err("expected a number of seconds, such as 30 or 0.5".into()),
-    }
-}
-
 /// Copy this executable into a volume, so that another image can run it.
 ///
 /// The destination is replaced in one step: whoever looks finds the whole new file, or what was there before. The copy
@@ -415,6 +386,27 @@ pub struct WaitForTcp {
     pub timeout: f64,
 }
 
+/// Print a shell's completion script.
+#[derive(Debug, Parser)]
+#[command(name = "completions")]
+pub struct Completions {
+    /// Which shell
+    pub shell: clap_complete::Shell,
+}
+
+/// Print the manual page of the program, or of one role.
+#[derive(Debug, Parser)]
+#[command(name = "man")]
+pub struct Man {
+    /// A role's name; without one, the program's own page
+    pub role: Option<String>,
+}
+
+/// An address and a port, numbers both.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "expected an address and a port, in numbers, such as 127.0.0.1:9090 or [::1]:9090".into())
+}
+
 /// A host, in any spelling, and a port.
 fn destination(text: &str) -> Result<(Host, u16), String> {
     let expected = "expected HOST:PORT, such as proxy.example.com:3128 or [::1]:3128";
@@ -422,4 +414,64 @@ fn destination(text: &str) -> Result<(Host, u16), String> {
     let port = port.parse().ok().filter(|&port| port != 0).ok_or_else(|| format!("{port:?} is no port; {expected}"))?;
     let host = Host::parse(host).map_err(|error| format!("{error}; {expected}"))?;
     Ok((host, port))
+}
+
+/// A number of seconds, fractions allowed.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if Duration::try_from_secs_f64(value).is_ok() => Ok(value),
+        _ => Err("expected a number of seconds, such as 30 or 0.5".into()),
+    }
+}
+
+/// Raise the fence of a sidecar pod and lay out the directories that its containers share.
+///
+/// Runs as root with NET_ADMIN, CHOWN and FOWNER and nothing else, in the pod's network namespace, before anything of
+/// the image's. Run again, it repairs. Exit code 0 only when all of it stands.
+#[derive(Debug, Parser)]
+#[command(name = "network-init")]
+pub struct NetworkInit {
+    /// Whom the fence lets out
+    #[command(flatten)]
+    pub proxy: ProxyIds,
+    /// The workload's uid, which must not be the proxy's
+    #[arg(long, value_name = "UID", env = env::SANDBOX_UID)]
+    pub sandbox_uid: u32,
+    /// The workload's gid, which must not be the proxy's; the shared directory gets it
+    #[arg(long, value_name = "GID", env = env::SANDBOX_GID)]
+    pub sandbox_gid: u32,
+    /// Directory of the control socket
+    #[arg(long, value_name = "DIR", default_value = SIDECAR_DIRECTORY, value_hint = ValueHint::DirPath)]
+    pub sidecar_state_dir: PathBuf,
+    /// Directory of the proxy's private files
+    #[arg(long, value_name = "DIR", default_value = PROXY_TLS_DIRECTORY, value_hint = ValueHint::DirPath)]
+    pub sidecar_tls_dir: PathBuf,
+    /// Directory with ca.crt, tls.crt and tls.key to copy for the proxy; may be empty or absent
+    #[arg(long, value_name = "DIR", default_value = CLIENT_TLS_DIRECTORY, value_hint = ValueHint::DirPath)]
+    pub client_tls_dir: PathBuf,
+}
+
+/// Who the proxy is to the fence. From argv alone: whoever could set them could let itself out.
+#[derive(Args, Debug)]
+pub struct ProxyIds {
+    /// The proxy's uid: 0 where it identifies programs, an ordinary one of its own otherwise
+    #[arg(long, value_name = "UID", default_value_t = PROXY_ID)]
+    pub proxy_uid: u32,
+    /// The proxy's gid, which nobody else in the pod has; never 0
+    #[arg(long, value_name = "GID", default_value_t = PROXY_ID)]
+    pub proxy_gid: u32,
+}
+
+/// Prove that the pod's fence holds, by trying to get out of it.
+///
+/// Needs no privilege, and runs as the workload's uid and gid. Exit code 0 only on proof; otherwise 1, and the reason.
+#[derive(Debug, Parser)]
+#[command(name = "verify-fence")]
+pub struct VerifyFence {
+    /// How long to try again
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
+    pub timeout: f64,
+    /// Whom the fence lets out, and who therefore proves nothing
+    #[command(flatten)]
+    pub proxy: ProxyIds,
 }

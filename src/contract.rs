@@ -26,6 +26,27 @@ pub const SANDBOX_HOME: &str = "/sandbox";
 /// the supervisor's places are reserved.
 pub const TRUST_DIRECTORY: &str = "/run/openshell/tls";
 
+/// Directory that the two supervisors of a sidecar pod share: the proxy's, readable for the sandbox's group.
+pub const SIDECAR_DIRECTORY: &str = "/run/openshell-sidecar";
+
+/// Name of the control socket in [`SIDECAR_DIRECTORY`].
+pub const CONTROL_SOCKET: &str = "control.sock";
+
+/// Directory of the proxy's private files, closed to the workload.
+pub const PROXY_TLS_DIRECTORY: &str = "/etc/openshell-tls/proxy";
+
+/// Name of the directory in [`PROXY_TLS_DIRECTORY`] that holds the proxy's copy of [`CLIENT_TLS_FILES`].
+pub const PROXY_CLIENT_TLS: &str = "client";
+
+/// Where the Secret with the client TLS material is mounted in the init container.
+pub const CLIENT_TLS_DIRECTORY: &str = "/etc/openshell-tls/client";
+
+/// What that Secret holds: the gateway's CA, the client's certificate, its key.
+pub const CLIENT_TLS_FILES: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
+
+/// Uid and gid of the proxy unless configured. The fence lets out the two together, so neither may be anybody else's.
+pub const PROXY_ID: u32 = 1337;
+
 /// Environment variables that roles read. Identity and endpoints only: what draws a boundary comes from argv, because
 /// an image can bake environment but cannot change the argv a driver sets.
 pub mod env {

@@ -82,7 +82,9 @@ impl<'w> Podman<'w> {
     /// `podman`, for whatever has no method here.
     pub fn command<A: AsRef<str>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = self.in_machine(Path::new("podman"));
-        arguments.into_iter().for_each(|argument| drop(command.arg(argument.as_ref())));
+        for argument in arguments {
+            command.arg(argument.as_ref());
+        }
         command
     }
 

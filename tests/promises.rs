@@ -6,6 +6,7 @@ mod world;
 
 mod clients;
 mod origins;
+mod podman;
 
 mod bounds;
 mod cli;
@@ -20,6 +21,7 @@ mod learning;
 mod lifecycle;
 mod network;
 mod parent;
+mod pods;
 mod policy;
 mod programs;
 mod reload;

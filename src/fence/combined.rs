@@ -2,22 +2,9 @@
 //! any case; the ruleset turns every attempt into an instant refusal and, rate-limited, into a report.
 
 use netlink_packet_netfilter::nftables::{InetHookNumber, MetaKey};
-use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use super::encode::{self, Chain, Family, Policy, Rejection, Ruleset};
-use super::{Error, TABLE, bypass, readback, remedy};
-use crate::sys::netlink::{Protocol, Socket};
-
-/// The `filter` priority of nft: after mangling and destination NAT, so that what is judged is where a packet goes.
-const FILTER: i32 = 0;
-
-/// `IPPROTO_TCP`.
-const TCP: u8 = 6;
-
-/// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
-const IPV4: u8 = 2;
-const IPV6: u8 = 10;
+use super::encode::{self, Chain, Existing, FILTER, Family, IPV4, IPV6, Policy, Ruleset};
+use super::{Error, TABLE, bypass, raise, refusal};
 
 /// Offset and meaning of destination addresses: RFC 791 §3.1 and RFC 8200 §3.
 const IPV4_DESTINATION: u32 = 16;
@@ -59,11 +46,7 @@ pub fn ruleset(family: Family, reports: bool) -> Ruleset {
         notice.push(encode::log(bypass::GROUP, bypass::PREFIX, bypass::SNAPLEN));
     }
     rules.push(notice);
-    rules.push(vec![encode::meta(MetaKey::L4Proto), encode::equals(&[TCP]), encode::reject(Rejection::Reset)]);
-    rules.push(vec![encode::reject(match family {
-        Family::Inet => Rejection::Prohibited,
-        Family::Ipv4 => Rejection::ProhibitedIpv4,
-    })]);
+    rules.extend(refusal::rules(family));
     let output =
         Chain { name: "output", hook: InetHookNumber::LocalOut, priority: FILTER, policy: Policy::Drop, rules };
     Ruleset { family, table: TABLE, chains: vec![output] }
@@ -71,42 +54,8 @@ pub fn ruleset(family: Family, reports: bool) -> Ruleset {
 
 /// Puts the ruleset in force in the caller's network namespace and reads it back.
 ///
-/// A kernel without any IPv6 has no `inet` tables; there, and only there, the IPv4 ruleset is the whole of it.
-///
 /// # Errors
 /// The fence does not stand.
 pub fn raise(reports: bool) -> Result<Family, Error> {
-    let socket = Socket::open(Protocol::Netfilter).map_err(Error::Socket)?;
-    match apply(&socket, &ruleset(Family::Inet, reports)) {
-        Err(Error::Refused { source, .. }) if absent(&source) && !kernel_speaks_ipv6() => {
-            // Acknowledgements of the refused transaction may still be queued on the first socket.
-            let socket = Socket::open(Protocol::Netfilter).map_err(Error::Socket)?;
-            apply(&socket, &ruleset(Family::Ipv4, reports)).map(|()| Family::Ipv4)
-        }
-        outcome => outcome.map(|()| Family::Inet),
-    }
-}
-
-/// Sends one ruleset and compares what the kernel holds afterwards.
-///
-/// # Errors
-/// The kernel refused it, or holds something else.
-pub fn apply(socket: &Socket, ruleset: &Ruleset) -> Result<(), Error> {
-    let family = ruleset.family.name();
-    let transaction = ruleset.transaction();
-    socket.exchange(&transaction.bytes, transaction.acknowledgements, |_| {}).map_err(|source| Error::Refused {
-        family,
-        remedy: remedy(&source),
-        source,
-    })?;
-    readback::verify(socket, ruleset)
-}
-
-fn absent(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(nix::libc::EAFNOSUPPORT | nix::libc::EOPNOTSUPP | nix::libc::EPROTONOSUPPORT))
-}
-
-/// Whether the kernel can make IPv6 sockets at all: not so with `ipv6.disable=1` or without `CONFIG_IPV6`.
-fn kernel_speaks_ipv6() -> bool {
-    !matches!(socket(AddressFamily::Inet6, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None), Err(Errno::EAFNOSUPPORT))
+    raise::raise(|family| ruleset(family, reports), Existing::Refused)
 }

@@ -7,9 +7,9 @@ use netlink_packet_core::{
     DefaultNla, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage,
 };
 use netlink_packet_netfilter::nftables::{
-    ChainAttribute, ChainMessage, Cmp, DataAttribute, Expressions, Hook, HookNumber, Immediate, InetHookNumber,
-    ListAttribute, Meta, MetaKey, NfTablesMessage, Operator, Payload, Register, RuleAttribute, RuleMessage,
-    TableAttribute, TableMessage, Verdict, VerdictAttribute,
+    Bitwise, ChainAttribute, ChainMessage, Cmp, DataAttribute, Expressions, Hook, HookNumber, Immediate,
+    InetHookNumber, ListAttribute, Meta, MetaKey, NfTablesMessage, Operator, Payload, Register, RuleAttribute,
+    RuleMessage, TableAttribute, TableMessage, Verdict, VerdictAttribute,
 };
 use netlink_packet_netfilter::none::ControlMessage;
 use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily};
@@ -19,6 +19,14 @@ const SUBSYSTEM: u16 = 10;
 
 /// Header version of nfnetlink (`NFNETLINK_V0`).
 const VERSION: u8 = 0;
+
+/// The `filter` priority of nft: after mangling and destination NAT, so that what is judged is where a packet goes.
+pub const FILTER: i32 = 0;
+
+/// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
+pub const IPV4: u8 = 2;
+/// See [`IPV4`].
+pub const IPV6: u8 = 10;
 
 /// Which packets a table sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +84,15 @@ pub struct Chain {
     pub rules: Vec<Rule>,
 }
 
+/// What is to happen to a table of the ruleset's name that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// It is an error: where the namespace is new, nobody else has any business in it.
+    Refused,
+    /// The new ruleset takes its place, in the same instant: a role that is run again repairs what it finds.
+    Replaced,
+}
+
 /// A table and all that is in it.
 #[derive(Clone, Debug)]
 pub struct Ruleset {
@@ -97,17 +114,18 @@ pub struct Transaction {
 }
 
 impl Ruleset {
-    /// The transaction that creates this ruleset where no table of its name is.
+    /// The transaction that puts this ruleset in force.
     #[must_use]
-    pub fn transaction(&self) -> Transaction {
+    pub fn transaction(&self, existing: Existing) -> Transaction {
         let mut transaction = Transaction { bytes: Vec::with_capacity(4096), acknowledgements: 0 };
+        let table = || TableMessage { attributes: vec![TableAttribute::Name(self.table.to_string())] };
         transaction.control(ControlMessage::BatchBegin);
-        let table = vec![TableAttribute::Name(self.table.to_string())];
-        transaction.request(
-            self.family,
-            NfTablesMessage::NewTable(TableMessage { attributes: table }),
-            NLM_F_CREATE | NLM_F_EXCL,
-        );
+        if existing == Existing::Replaced {
+            // What is not there cannot be deleted, so it is made first.
+            transaction.request(self.family, NfTablesMessage::NewTable(table()), NLM_F_CREATE);
+            transaction.request(self.family, NfTablesMessage::DeleteTable(table()), 0);
+        }
+        transaction.request(self.family, NfTablesMessage::NewTable(table()), NLM_F_CREATE | NLM_F_EXCL);
         for chain in &self.chains {
             let attributes = vec![
                 ChainAttribute::Table(self.table.to_string()),
@@ -178,22 +196,109 @@ pub fn meta(key: MetaKey) -> Expressions {
 pub fn network_header(offset: u32, length: u32) -> Expressions {
     /// `NFT_PAYLOAD_NETWORK_HEADER`.
     const NETWORK: u32 = 1;
+    payload(NETWORK, offset, length)
+}
+
+/// Loads `length` bytes at `offset` of the transport header; a rule must have matched its protocol before.
+#[must_use]
+pub fn transport_header(offset: u32, length: u32) -> Expressions {
+    /// `NFT_PAYLOAD_TRANSPORT_HEADER`.
+    const TRANSPORT: u32 = 2;
+    payload(TRANSPORT, offset, length)
+}
+
+fn payload(base: u32, offset: u32, length: u32) -> Expressions {
     Expressions::Payload(vec![
         Payload::DestinationRegister(Register::Reg1),
-        Payload::Base(NETWORK),
+        Payload::Base(base),
         Payload::Offset(offset),
         Payload::Len(length),
+    ])
+}
+
+/// Keeps only these bits of what was loaded.
+#[must_use]
+pub fn masked(bits: &[u8]) -> Expressions {
+    Expressions::Bitwise(vec![
+        Bitwise::SourceRegister(Register::Reg1),
+        Bitwise::DestinationRegister(Register::Reg1),
+        Bitwise::Length(u32::try_from(bits.len()).unwrap_or(u32::MAX)),
+        Bitwise::Mask(DataAttribute::Value(bits.to_vec())),
+        Bitwise::Xor(DataAttribute::Value(vec![0; bits.len()])),
     ])
 }
 
 /// Goes on only when what was loaded is `value`.
 #[must_use]
 pub fn equals(value: &[u8]) -> Expressions {
+    compare(Operator::Equal, value)
+}
+
+/// Goes on only when what was loaded is not `value`.
+#[must_use]
+pub fn differs(value: &[u8]) -> Expressions {
+    compare(Operator::NotEqual, value)
+}
+
+/// Goes on only when what was loaded is `value` or more, as a number in network order.
+#[must_use]
+pub fn at_least(value: &[u8]) -> Expressions {
+    compare(Operator::GreatherThanEqual, value)
+}
+
+/// Goes on only when what was loaded is `value` or less, as a number in network order.
+#[must_use]
+pub fn at_most(value: &[u8]) -> Expressions {
+    compare(Operator::LessThanEqual, value)
+}
+
+fn compare(operator: Operator, value: &[u8]) -> Expressions {
     Expressions::Cmp(vec![
         Cmp::SourceRegister(Register::Reg1),
-        Cmp::Op(Operator::Equal),
+        Cmp::Op(operator),
         Cmp::Data(DataAttribute::Value(value.to_vec())),
     ])
+}
+
+/// Properties of the connection that a packet belongs to (`enum nft_ct_keys`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// Where it stands in its life, one bit a state.
+    State = 0,
+    /// A number that the ruleset gave it.
+    Mark = 3,
+}
+
+/// The bit of [`Connection::State`] that says that the packet is a connection's first
+/// (`NF_CT_STATE_BIT(IP_CT_NEW)`).
+pub const NEW: u32 = 1 << 3;
+
+const CT_DESTINATION_REGISTER: u16 = 1;
+const CT_KEY: u16 = 2;
+const CT_SOURCE_REGISTER: u16 = 4;
+
+/// Loads a property of the packet's connection.
+#[must_use]
+pub fn connection(key: Connection) -> Expressions {
+    connection_attributes(CT_DESTINATION_REGISTER, key)
+}
+
+/// Marks the packet's connection, in whatever direction its packets go.
+#[must_use]
+pub fn mark_connection(mark: u32) -> [Expressions; 2] {
+    let load = Expressions::Immediate(vec![
+        Immediate::DestinationRegister(Register::Reg1),
+        Immediate::Data(DataAttribute::Value(mark.to_ne_bytes().to_vec())),
+    ]);
+    [load, connection_attributes(CT_SOURCE_REGISTER, Connection::Mark)]
+}
+
+fn connection_attributes(register: u16, key: Connection) -> Expressions {
+    let number = |value: u32| value.to_be_bytes().to_vec();
+    other(
+        "ct",
+        vec![DefaultNla::new(register, number(Register::Reg1.into())), DefaultNla::new(CT_KEY, number(key as u32))],
+    )
 }
 
 /// Lets the packet pass this table.

@@ -7,7 +7,12 @@
 pub mod bypass;
 pub mod combined;
 pub mod encode;
+pub mod exempt;
+pub mod pod;
+pub mod proof;
+mod raise;
 pub mod readback;
+mod refusal;
 
 use std::io;
 
@@ -51,11 +56,13 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(nix::libc::EPERM) => "it takes CAP_NET_ADMIN in the user namespace that owns the network namespace",
         Some(nix::libc::EOPNOTSUPP | nix::libc::EAFNOSUPPORT | nix::libc::EPROTONOSUPPORT) => {
-            "the kernel lacks nf_tables for this family (CONFIG_NF_TABLES_INET, CONFIG_NF_TABLES_IPV4)"
+            "the kernel lacks nf_tables for this family (CONFIG_NF_TABLES_INET, CONFIG_NF_TABLES_IPV4): use the proxy-pod \
+             topology there"
         }
         Some(nix::libc::ENOENT) => {
-            "the kernel lacks an expression that the fence uses: reject (CONFIG_NFT_REJECT_INET), limit \
-             (CONFIG_NFT_LIMIT) or log (CONFIG_NFT_LOG)"
+            "the kernel lacks an expression that the fence uses: connection tracking in pods (CONFIG_NF_CONNTRACK, \
+             CONFIG_NFT_CT), reject (CONFIG_NFT_REJECT_INET), limit (CONFIG_NFT_LIMIT) or log (CONFIG_NFT_LOG): load the \
+             modules, or use the proxy-pod topology there"
         }
         Some(nix::libc::EEXIST) => "a table of that name is there already",
         _ => "see the kernel log",

@@ -20,6 +20,9 @@ const DORMANT: u32 = 1;
 /// The attribute bits that say how a value is encoded, not which one it is (`NLA_TYPE_MASK` is what remains).
 const TYPE_MASK: u16 = 0x3fff;
 
+/// `NFTA_BITWISE_OP`.
+const BITWISE_OPERATION: u16 = 6;
+
 /// What differs from the ruleset that was meant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {
@@ -297,6 +300,10 @@ fn normal(expression: &Expressions) -> Normal {
             .map(|attribute: NlaBuffer<&[u8]>| (attribute.kind() & TYPE_MASK, attribute.value().to_vec()))
             .collect()
     };
+    if name == "bitwise" {
+        // Mask and xor is what an absent operation means; kernels since 5.6 say so, older ones do not know the number.
+        attributes.retain(|(kind, value)| *kind != BITWISE_OPERATION || value.iter().any(|byte| *byte != 0));
+    }
     attributes.sort();
     Normal { name: name.to_string(), attributes }
 }

@@ -9,7 +9,7 @@ use netlink_packet_netfilter::none::ControlMessage;
 use netlink_packet_netfilter::{NetfilterHeader, NetfilterProtoFamily};
 use nix::sched::{CloneFlags, unshare};
 
-use super::encode::{Family, Policy, Ruleset, counter, message_bytes};
+use super::encode::{Existing, Family, Policy, Ruleset, counter, message_bytes};
 use super::*;
 use crate::sys::child;
 use crate::sys::netlink::{Protocol, Socket};
@@ -70,7 +70,7 @@ fn nft_reads_the_ruleset_as_it_was_meant() {
 #[test]
 fn nft_reads_the_ipv4_ruleset_as_it_was_meant() {
     in_namespace(|socket| {
-        combined::apply(&socket, &combined::ruleset(Family::Ipv4, false)).unwrap();
+        raise::apply(&socket, &combined::ruleset(Family::Ipv4, false), Existing::Refused).unwrap();
         let text = nft(&["list", "ruleset"]);
         assert!(text.contains("table ip openshell_fence"), "{text}");
         assert!(text.contains("reject with icmp") && text.contains("admin-prohibited"), "{text}");
@@ -98,7 +98,7 @@ fn json_of_nft_has_one_base_chain_with_policy_drop() {
 fn differs(change: &[&str], expected: &str) {
     in_namespace(|socket| {
         let ruleset = combined::ruleset(Family::Inet, true);
-        combined::apply(&socket, &ruleset).unwrap();
+        raise::apply(&socket, &ruleset, Existing::Refused).unwrap();
         readback::verify(&socket, &ruleset).unwrap();
         nft(change);
         let error = readback::verify(&socket, &ruleset).unwrap_err().to_string();
@@ -128,7 +128,7 @@ fn the_read_back_compares_hook_and_priority() {
         let meant = combined::ruleset(Family::Inet, true);
         let mut other = meant.clone();
         other.chains[0].priority = -10;
-        combined::apply(&socket, &other).unwrap();
+        raise::apply(&socket, &other, Existing::Refused).unwrap();
         let error = readback::verify(&socket, &meant).unwrap_err().to_string();
         assert!(error.contains("priority is -10, expected 0"), "{error}");
     });
@@ -136,7 +136,7 @@ fn the_read_back_compares_hook_and_priority() {
         let meant = combined::ruleset(Family::Inet, true);
         let mut other = meant.clone();
         other.chains[0].hook = netlink_packet_netfilter::nftables::InetHookNumber::LocalIn;
-        combined::apply(&socket, &other).unwrap();
+        raise::apply(&socket, &other, Existing::Refused).unwrap();
         let error = readback::verify(&socket, &meant).unwrap_err().to_string();
         assert!(error.contains("hook is 1, expected 3"), "{error}");
     });
@@ -146,7 +146,8 @@ fn the_read_back_compares_hook_and_priority() {
 fn a_table_that_is_there_already_is_not_touched() {
     in_namespace(|socket| {
         nft(&["add", "table", "inet", TABLE]);
-        let error = combined::apply(&socket, &combined::ruleset(Family::Inet, true)).unwrap_err().to_string();
+        let error =
+            raise::apply(&socket, &combined::ruleset(Family::Inet, true), Existing::Refused).unwrap_err().to_string();
         assert!(error.contains("there already"), "{error}");
         assert!(!nft(&["list", "ruleset"]).contains("chain"));
     });
@@ -159,7 +160,7 @@ fn a_refused_transaction_leaves_nothing() {
         bad.chains[0].policy = Policy::Accept;
         // A reject in the prerouting hook with a code that does not exist.
         bad.chains[0].rules.push(vec![counter(), encode::equals(&[0; 64])]);
-        combined::apply(&socket, &bad).unwrap_err();
+        raise::apply(&socket, &bad, Existing::Refused).unwrap_err();
         assert_eq!(nft(&["list", "ruleset"]), "");
     });
 }
@@ -178,7 +179,7 @@ fn raising_without_rights_says_what_is_missing() {
 fn raising_is_quick() {
     in_namespace(|socket| {
         let ruleset = combined::ruleset(Family::Inet, true);
-        let transaction = ruleset.transaction();
+        let transaction = ruleset.transaction(Existing::Refused);
         let start = Instant::now();
         socket.exchange(&transaction.bytes, transaction.acknowledgements, |_| {}).unwrap();
         let sent = start.elapsed();

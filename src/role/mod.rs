@@ -4,12 +4,14 @@ mod doctor;
 mod health;
 pub mod launch;
 mod network;
+mod network_init;
 mod pages;
 mod policy;
 mod proxy;
 mod run;
 mod sandbox;
 mod sideload;
+mod verify_fence;
 mod wait_for_tcp;
 
 use std::ffi::{OsStr, OsString};
@@ -52,6 +54,18 @@ pub const TABLE: &[Role] = &[
         summary: "the egress proxy and policy engine alone",
         command: cli::Network::command,
         run: |matches| with(matches, network::run),
+    },
+    Role {
+        name: "network-init",
+        summary: "raise a sidecar pod's fence and lay out its shared directories",
+        command: cli::NetworkInit::command,
+        run: |matches| with(matches, network_init::run),
+    },
+    Role {
+        name: "verify-fence",
+        summary: "prove that the pod's fence holds, or keep the pod waiting",
+        command: cli::VerifyFence::command,
+        run: |matches| with(matches, verify_fence::run),
     },
     Role {
         name: "doctor",
