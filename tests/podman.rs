@@ -2,7 +2,7 @@
 //! what leaves a pod arrives at the origin or nowhere, and nothing of this machine's Podman is touched.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -14,9 +14,6 @@ use crate::world::{MACHINE_V4, MACHINE_V6, ORIGIN_NAMES, ORIGIN_V4, World, super
 /// The pods' network behind the machine; the origin has routes back, so nothing is translated.
 const NETWORK_V4: &str = "10.88.77.0/24";
 const NETWORK_V6: &str = "fd88:77::/64";
-/// The machine's own address in it.
-pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 88, 77, 1);
-
 /// The name of that network.
 const NETWORK: &str = "pods";
 
@@ -29,7 +26,8 @@ pub struct Podman<'w> {
 impl<'w> Podman<'w> {
     /// Writes the settings and builds the images from the executable under test.
     pub fn new(world: &'w World) -> Self {
-        let directory = tempfile::Builder::new().prefix("openshell-podman-").tempdir_in("/var/tmp").expect("a directory");
+        let directory =
+            tempfile::Builder::new().prefix("openshell-podman-").tempdir_in("/var/tmp").expect("a directory");
         let podman = Self { world, directory };
         let path = |name: &str| podman.directory.path().join(name).display().to_string();
         fs::create_dir(path("networks")).expect("a directory");
@@ -47,7 +45,11 @@ impl<'w> Podman<'w> {
         );
         podman.write(
             "storage.conf",
-            &format!("[storage]\ndriver = \"overlay\"\ngraphroot = {:?}\nrunroot = {:?}\n", path("storage"), path("run")),
+            &format!(
+                "[storage]\ndriver = \"overlay\"\ngraphroot = {:?}\nrunroot = {:?}\n",
+                path("storage"),
+                path("run")
+            ),
         );
         let network = json!({"cniVersion": "0.4.0", "name": NETWORK, "plugins": [{
             "type": "bridge", "bridge": "pods0", "isGateway": true, "hairpinMode": true,
@@ -102,6 +104,17 @@ impl<'w> Podman<'w> {
         text(&output.stdout)
     }
 
+    /// Builds the agents' image with one more file in it, a copy of one of this machine's.
+    pub fn image_with(&self, name: &str, source: &str, path: &str, mode: u32) {
+        let context = self.directory.path().join("context");
+        let file = context.join("file");
+        fs::create_dir_all(&context).expect("a directory");
+        fs::copy(source, &file).expect("copy");
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("chmod");
+        self.write("context/Containerfile", &format!("FROM localhost/openshell-sandbox\nCOPY file {path}\n"));
+        self.expect(["build", "--quiet", "--network", "none", "--tag", name, &context.display().to_string()]);
+    }
+
     /// Plays a manifest whatever comes of it: the pod, and how the playing ended.
     pub fn play(&self, manifest: &Manifest) -> (Pod<'_>, Output) {
         let file = format!("{}.yaml", manifest.name());
@@ -150,7 +163,8 @@ impl Pod<'_> {
 
     /// The logs of every container, for tests that fail.
     pub fn everything(&self) -> String {
-        let names = self.podman.output(["ps", "--all", "--filter", &format!("pod={}", self.name), "--format", "{{.Names}}"]);
+        let names =
+            self.podman.output(["ps", "--all", "--filter", &format!("pod={}", self.name), "--format", "{{.Names}}"]);
         let mut all = String::new();
         for name in text(&names.stdout).lines().filter(|name| !name.ends_with("-infra")) {
             let output = self.podman.output(["logs", name]);
@@ -169,9 +183,20 @@ impl Pod<'_> {
         self.podman.output(arguments)
     }
 
+    /// The same for a program that goes on: how its start ended.
+    pub fn exec_in_background(&self, container: &str, program: &[&str]) -> Output {
+        let container = self.container(container);
+        let mut arguments = vec!["exec", "--detach", &container];
+        arguments.extend(program);
+        self.podman.output(arguments)
+    }
+
     /// A field of `podman inspect`, as Go's template names it.
     pub fn inspect(&self, container: &str, field: &str) -> String {
-        self.podman.expect(["inspect", "--format", &format!("{{{{{field}}}}}"), &self.container(container)]).trim().to_owned()
+        self.podman
+            .expect(["inspect", "--format", &format!("{{{{{field}}}}}"), &self.container(container)])
+            .trim()
+            .to_owned()
     }
 
     /// Whether a container still runs.
@@ -188,11 +213,6 @@ impl Pod<'_> {
             std::thread::sleep(Duration::from_millis(20));
         }
         (self.inspect(container, ".State.ExitCode").parse().expect("a number"), started.elapsed())
-    }
-
-    /// Kills a container, as its node might for want of memory.
-    pub fn kill(&self, container: &str) {
-        self.podman.expect(["kill", "--signal", "KILL", &self.container(container)]);
     }
 
     /// Starts a container that has ended, and waits for its end where it is an init container.
@@ -267,15 +287,6 @@ impl Manifest {
             .flat_map(|(_, list)| list.as_array_mut().expect("a list"))
             .find(|container| container["name"] == name)
             .expect("a container of that name")
-    }
-
-    /// Replaces the workload, which follows `--` in the agent's command.
-    pub fn workload(&mut self, command: &[&str]) -> &mut Self {
-        let arguments = self.container("agent")["command"].as_array_mut().expect("a list");
-        let dashes = arguments.iter().position(|argument| argument == "--").expect("`--`");
-        arguments.truncate(dashes + 1);
-        arguments.extend(command.iter().map(|&argument| argument.into()));
-        self
     }
 
     /// Replaces the policy.
