@@ -264,11 +264,6 @@ impl Manifest {
         manifest
     }
 
-    /// The object of a kind; there must be one.
-    fn object(&mut self, kind: &str) -> &mut Value {
-        self.documents.iter_mut().find(|object| object["kind"] == kind).expect("an object of that kind")
-    }
-
     fn name(&self) -> &str {
         let pod = self.documents.iter().find(|object| object["kind"] == "Pod").expect("a pod");
         pod["metadata"]["name"].as_str().expect("a name")
@@ -276,7 +271,8 @@ impl Manifest {
 
     /// The pod's specification.
     pub fn spec(&mut self) -> &mut Value {
-        &mut self.object("Pod")["spec"]
+        let pod = self.documents.iter_mut().find(|object| object["kind"] == "Pod");
+        &mut pod.expect("a pod")["spec"]
     }
 
     /// One container of it, an init container or another.
@@ -291,7 +287,21 @@ impl Manifest {
 
     /// Replaces the policy.
     pub fn policy(&mut self, policy: &str) -> &mut Self {
-        self.object("ConfigMap")["data"]["policy.yaml"] = policy.into();
+        let policies = self.documents.iter_mut().find(|object| object["metadata"]["name"] == "sandbox-policy");
+        policies.expect("the policy's ConfigMap")["data"]["policy.yaml"] = policy.into();
+        self
+    }
+
+    /// Gives network-init the client's TLS files: a Secret in clusters, which this Podman cannot mount.
+    pub fn client_tls(&mut self, files: &Value) -> &mut Self {
+        self.documents.insert(
+            0,
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "client-tls"}, "data": files}),
+        );
+        let volume = json!({"name": "client-tls", "configMap": {"name": "client-tls"}});
+        self.spec()["volumes"].as_array_mut().expect("a list").push(volume);
+        let mount = json!({"name": "client-tls", "mountPath": "/etc/openshell-tls/client", "readOnly": true});
+        self.container("openshell-network-init")["volumeMounts"].as_array_mut().expect("a list").push(mount);
         self
     }
 

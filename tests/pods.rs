@@ -97,7 +97,11 @@ fn fenced() -> Manifest {
     manifest.container("agent")["command"] = json!(["sleep", "1000"]);
     let network = manifest.container("openshell-supervisor-network")["command"].as_array_mut().expect("a list");
     // The other end of the control channel is what sleeps.
-    network.retain(|argument| argument.as_str().is_none_or(|argument| !argument.starts_with("--control-socket")));
+    network.retain(|argument| {
+        argument
+            .as_str()
+            .is_none_or(|argument| !argument.starts_with("--control-socket") && !argument.starts_with("--sandbox-"))
+    });
     manifest.programs_of_this_machine(Some("agent"));
     manifest
 }
@@ -380,7 +384,7 @@ attempt('environ', lambda: open(f'/proc/{target}/environ').read())
 attempt('memory', lambda: open(f'/proc/{target}/mem', 'rb').close())
 attempt('maps', lambda: open(f'/proc/{target}/maps').read())
 attempt('exe', lambda: os.readlink(f'/proc/{target}/exe'))
-attempt('root', lambda: os.listdir(f'/proc/{target}/root/etc/openshell-tls/proxy'))
+attempt('key', lambda: open(f'/proc/{target}/root/etc/openshell-tls/proxy/client/tls.key').read())
 attempt('policy', lambda: open(f'/proc/{target}/root/etc/openshell/policy.yaml').read())
 attempt('files', lambda: os.listdir(f'/proc/{target}/fd'))
 attempt('ptrace', attach)
@@ -392,6 +396,7 @@ fn the_workload_sees_the_proxys_process_and_nothing_of_it() {
     let world = World::new();
     let podman = Podman::new(&world);
     let mut manifest = fenced();
+    manifest.client_tls(&json!({"ca.crt": "the CA", "tls.crt": "a certificate", "tls.key": "a key"}));
     manifest.intruder(
         "allowed",
         &json!({"runAsUser": 0, "runAsGroup": 0, "allowPrivilegeEscalation": false,
@@ -406,10 +411,11 @@ fn the_workload_sees_the_proxys_process_and_nothing_of_it() {
     let refused = attempts("agent");
     assert_eq!(refused.lines().count(), 9, "{refused}");
     assert!(!refused.contains("PASSED") && refused.contains("ptrace EPERM\nsignal EPERM"), "{refused}");
-    // The volume with the proxy's private files is not the agent's at all, and the policy is not either.
-    for path in ["/etc/openshell-tls", "/etc/openshell"] {
-        assert!(!pod.exec("agent", None, &["ls", path]).status.success(), "{path}");
-    }
+    // What the agent has of the proxy's volume, it has without the private part.
+    let key = "/etc/openshell-tls/proxy/client/tls.key";
+    let own = pod.exec("agent", None, &["cat", key]);
+    assert!(text(&own.stderr).contains("Permission denied"), "{}", text(&own.stderr));
+    assert!(!pod.exec("agent", None, &["ls", "/etc/openshell"]).status.success());
     // Control: a container with the capabilities that the agent must not have.
     let passed = attempts("allowed");
     assert_eq!(passed.matches("PASSED").count(), 9, "{passed}");
