@@ -2,7 +2,6 @@
 //! what leaves a pod arrives at the origin or nowhere, and nothing of this machine's Podman is touched.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -31,11 +30,12 @@ impl<'w> Podman<'w> {
         let podman = Self { world, directory };
         let path = |name: &str| podman.directory.path().join(name).display().to_string();
         fs::create_dir(path("networks")).expect("a directory");
-        // runc and limits below the hard ones: crun refuses hybrid cgroups, and raising a limit needs SYS_RESOURCE.
+        // Ping sockets for everybody, as Kubernetes' container runtimes have it; runc and limits below the hard ones: crun refuses hybrid cgroups, and raising a limit needs SYS_RESOURCE.
         podman.write(
             "containers.conf",
             &format!(
                 "[containers]\ndefault_ulimits = [\"nofile=4096:4096\", \"nproc=4096:4096\"]\n\
+                 default_sysctls = [\"net.ipv4.ping_group_range=0 2147483647\"]\n\
                  [engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nlock_type = \"file\"\n\
                  tmp_dir = {:?}\n\
                  [network]\nnetwork_backend = \"cni\"\nnetwork_config_dir = {:?}\ncni_plugin_dirs = [\"/usr/lib/cni\"]\n",
@@ -110,8 +110,9 @@ impl<'w> Podman<'w> {
         let file = context.join("file");
         fs::create_dir_all(&context).expect("a directory");
         fs::copy(source, &file).expect("copy");
-        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("chmod");
-        self.write("context/Containerfile", &format!("FROM localhost/openshell-sandbox\nCOPY file {path}\n"));
+        // Copied by its own mode, a file loses its setuid bit.
+        let lines = format!("FROM localhost/openshell-sandbox\nCOPY --chmod={mode:o} file {path}\n");
+        self.write("context/Containerfile", &lines);
         self.expect(["build", "--quiet", "--network", "none", "--tag", name, &context.display().to_string()]);
     }
 
@@ -220,9 +221,11 @@ impl Pod<'_> {
         self.podman.output(["start", "--attach", &self.container(container)])
     }
 
-    /// Restarts the whole pod.
-    pub fn restart(&self) -> Output {
-        self.podman.output(["pod", "restart", &self.name])
+    /// Ends and starts the whole pod, init containers first. Not `pod restart`, which leaves them out.
+    #[track_caller]
+    pub fn stop_and_start(&self) {
+        self.podman.expect(["pod", "stop", "--time", "1", &self.name]);
+        self.podman.expect(["pod", "start", &self.name]);
     }
 
     /// A program of this machine in the pod's network namespace, as root.
