@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args, Parser, ValueEnum, ValueHint};
 
 use crate::confine::seccomp::Profile;
-use crate::contract::{CLIENT_TLS_DIRECTORY, PROXY_ID, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY, env};
+use crate::contract::{CLIENT_TLS_DIRECTORY, CONTROL_SOCKET, PROXY_ID, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY, env};
 use crate::egress::Exemptions;
 use crate::event::{Destination, LogLevel};
 use crate::policy::host::Host;
@@ -30,6 +30,9 @@ pub struct Run {
     /// Allow everything that can be dialled, write down what the command did, and leave the narrowest policy for it here
     #[arg(long, value_name = "FILE", conflicts_with_all = LEARNING_DECIDES, value_hint = ValueHint::FilePath)]
     pub learn: Option<PathBuf>,
+    /// How the command runs
+    #[command(flatten)]
+    pub workload: WorkloadOptions,
     /// Everything that the entrypoint takes as well
     #[command(flatten)]
     pub sandbox: Sandbox,
@@ -60,6 +63,9 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(name = "network,process")]
 pub struct Combined {
+    /// How the workload runs
+    #[command(flatten)]
+    pub workload: WorkloadOptions,
     /// What `run` takes as well
     #[command(flatten)]
     pub sandbox: Sandbox,
@@ -80,6 +86,16 @@ pub struct Network {
     /// Where to listen; loopback, since whoever can connect is judged by the processes of this machine
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3128", value_parser = address)]
     pub bind: SocketAddr,
+    /// Serve the workload of a sidecar pod: wait for its `process` supervisor on this Unix socket, and end with it.
+    /// Beside it is put whom the workload is to trust
+    #[arg(long, value_name = "PATH", requires_all = ["sandbox_uid", "sandbox_gid"], value_hint = ValueHint::FilePath)]
+    pub control_socket: Option<PathBuf>,
+    /// User of the workload, which alone may connect to that socket
+    #[arg(long, value_name = "UID", env = env::SANDBOX_UID)]
+    pub sandbox_uid: Option<u32>,
+    /// Group of the workload, see --sandbox-uid
+    #[arg(long, value_name = "GID", env = env::SANDBOX_GID)]
+    pub sandbox_gid: Option<u32>,
     /// Through what everything leaves
     #[command(flatten)]
     pub upstream: UpstreamProxy,
@@ -91,12 +107,50 @@ pub struct Network {
     pub records: Records,
 }
 
+/// The workload of a sidecar pod: launched and confined without any privilege, while `network` is its only way out.
+///
+/// Policy and environment come from `network` over the control socket; when either of the two ends, so does the other.
+/// The workload follows `--`, or comes from OPENSHELL_MAIN_PROCESS_SPEC.
+#[derive(Debug, Parser)]
+#[command(name = "process")]
+pub struct Process {
+    /// How the workload runs
+    #[command(flatten)]
+    pub workload: WorkloadOptions,
+    /// Where `network` waits: its --control-socket
+    #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET, value_hint = ValueHint::FilePath)]
+    pub control_socket: PathBuf,
+    /// How long to wait for it
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = seconds)]
+    pub wait: f64,
+    /// What is recorded, and where
+    #[command(flatten)]
+    pub records: Records,
+    /// The workload and its arguments
+    #[arg(value_name = "CMD", last = true, value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
 /// What a sandbox is made of, for `run` and the entrypoint alike.
 #[derive(Args, Debug)]
 pub struct Sandbox {
     /// Which policy, and what else decides
     #[command(flatten)]
     pub policy: PolicyOptions,
+    /// How TLS is terminated where the policy inspects it
+    #[command(flatten)]
+    pub tls: TlsOptions,
+    /// Through what everything leaves
+    #[command(flatten)]
+    pub upstream: UpstreamProxy,
+    /// What is recorded, and where
+    #[command(flatten)]
+    pub records: Records,
+}
+
+/// How the workload runs.
+#[derive(Args, Debug)]
+pub struct WorkloadOptions {
     /// Directory the workload starts in; granted to it where the policy says `include_workdir`
     #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub workdir: Option<PathBuf>,
@@ -106,21 +160,12 @@ pub struct Sandbox {
     /// Time between TERM and KILL when the workload is to end
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     pub grace: f64,
-    /// How TLS is terminated where the policy inspects it
-    #[command(flatten)]
-    pub tls: TlsOptions,
     /// System calls that the workload may make
     #[arg(long, value_enum, value_name = "PROFILE", default_value_t = SeccompProfile::Baseline)]
     pub seccomp: SeccompProfile,
     /// Limit a resource of the workload: `nofile=1024`, `nproc=64`, `as=2147483648`; may be repeated
     #[arg(long = "limit", value_name = "NAME=NUMBER")]
     pub limits: Vec<String>,
-    /// Through what everything leaves
-    #[command(flatten)]
-    pub upstream: UpstreamProxy,
-    /// What is recorded, and where
-    #[command(flatten)]
-    pub records: Records,
 }
 
 /// Which policy decides, and how.

@@ -11,6 +11,8 @@ pub mod cli;
 #[cfg(feature = "supervisor")]
 pub mod confine;
 #[cfg(feature = "supervisor")]
+pub mod control;
+#[cfg(feature = "supervisor")]
 pub mod doctor;
 #[cfg(feature = "supervisor")]
 pub mod egress;

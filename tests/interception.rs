@@ -149,6 +149,14 @@ fn what_the_rules_do_not_allow_is_403_and_names_the_rule() {
             // Control: it is the rules that refuse it.
             assert!(ask(&full(CURL), &what).stdout.ends_with("200"));
         }
+        // A refusal can be read although the client would have sent more.
+        let upload = format!("--data-binary @/bin/bash https://{HOST}/read/a");
+        for more in ["", "-H Expect:", "-H 'Expect: 100-continue'"] {
+            let denied = ask(&policy, &format!("{more} {upload}"));
+            assert!(denied.stdout.ends_with("403"), "{more}: {denied:?}");
+            assert_eq!(json(&denied)["method"], "POST");
+        }
+        assert!(ask(&full(CURL), &upload).stdout.ends_with("200"));
         // A refusal costs the connection of HTTP/2 nothing: the next request on it passes.
         let pair = ask(&policy, &format!("https://{HOST}/other -o - https://{HOST}/read/b"));
         assert!(pair.stdout.contains("403") && pair.stdout.ends_with("200"), "{pair:?}");
@@ -201,7 +209,11 @@ fn interim_responses_trailers_and_refusals_before_the_body_pass() {
     let site = Site::new(&world);
     let _origin = site.origin("web.py", 443, &[]);
     for (flag, _) in VERSIONS {
-        let curl = |what: &str| site.run(&full(CURL), &format!("curl -sS {flag} {what}")).expect(0).stdout;
+        let curl = |what: &str| {
+            let outcome = site.run(&full(CURL), &format!("curl -sS {flag} {what}"));
+            assert_eq!(outcome.code, Some(0), "{what}: {outcome:?}");
+            outcome.stdout
+        };
         let hints = curl(&format!("-D - https://{HOST}/hints"));
         // In HTTP/2 they stay here: see README.
         let expected = if flag.contains("1.1") { 2 } else { 0 };

@@ -26,6 +26,7 @@ mod policy;
 mod programs;
 mod reload;
 mod run;
+mod sidecar;
 mod sideload;
 mod specification;
 mod trust;

@@ -11,7 +11,7 @@ use super::denial::{Kind, Refusal};
 use super::intent::Intent;
 use super::tunnel::Permission;
 use crate::attribution::{AttributionError, Attributor, Claim, Program};
-use crate::event::{Actor, Disposition, HttpRequestFacts, NetworkActivity, Stage, Via};
+use crate::event::{Actor, Disposition, HttpRequestFacts, NetworkActivity, Stage};
 use crate::policy::decision::{Decision, Question};
 
 /// Who owns a connection.

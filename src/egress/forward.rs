@@ -1,13 +1,13 @@
 //! Absolute-form HTTP: which destination a forward request names. What becomes of it is [`super::http`]'s.
 
-use hyper::body::Incoming;
 use hyper::{Request, header};
 
 use super::denial::{Kind, Refusal};
+use super::http::Body;
 use super::intent::Intent;
 
 /// Reads where a request wants to go.
-pub(super) fn read(request: &Request<Incoming>) -> Result<Intent, Refusal> {
+pub(super) fn read(request: &Request<Body>) -> Result<Intent, Refusal> {
     let uri = request.uri();
     let invalid = |detail: String| {
         Refusal::new(Kind::InvalidRequest, detail)

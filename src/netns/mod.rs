@@ -69,7 +69,8 @@ pub struct Provided {
 pub struct ProvidedFile {
     /// Its name in the directory.
     pub name: String,
-    /// What is in it.
+    /// What is in it. Orders carry it beside them.
+    #[serde(skip)]
     pub text: String,
     /// Files in whose place it stands as well, each where it is there and not hidden.
     pub in_place_of: Vec<PathBuf>,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 
-use super::{Filesystem, Policy};
+use super::Filesystem;
 
 /// Read and executed: system trees, with those of images whose /bin and /lib are no links into /usr.
 const READ_ONLY: &[&str] = &[
@@ -68,17 +68,17 @@ pub(super) fn default_filesystem() -> Filesystem {
     }
 }
 
-impl Policy {
+impl Filesystem {
     /// The paths that Landlock opens for the workload: the policy's own, its working directory where the policy
     /// includes it, and the baseline. The baseline never widens what the policy names: a policy that lists `/tmp` as
     /// read-only keeps it so. Nothing of a proc file system is opened for writing, whatever link or mount of the image
     /// leads there (see [`refusal`]). `include_workdir` of the result is false. Not every path exists in every image.
     #[must_use]
-    pub fn filesystem_with_baseline(&self, workdir: Option<&Path>) -> Filesystem {
-        let mut merged = self.filesystem.clone();
+    pub fn with_baseline(&self, workdir: Option<&Path>) -> Filesystem {
+        let mut merged = self.clone();
         // Decided here: whoever added it again would open what is refused or listed as read-only.
         merged.include_workdir = false;
-        if self.filesystem.include_workdir
+        if self.include_workdir
             && let Some(workdir) = workdir
             && refusal(&std::fs::canonicalize(workdir).unwrap_or_else(|_| workdir.to_owned())).is_none()
         {
@@ -135,10 +135,11 @@ fn add_gpu(filesystem: &mut Filesystem) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Policy;
 
     #[test]
     fn the_baseline_covers_images_without_merged_usr() {
-        let merged = Policy::restrictive_default().filesystem_with_baseline(Some(Path::new("/sandbox")));
+        let merged = Policy::restrictive_default().filesystem.with_baseline(Some(Path::new("/sandbox")));
         for path in ["/bin", "/sbin", "/lib64", "/usr", "/etc", "/dev/urandom"] {
             assert!(merged.read_only.contains(&PathBuf::from(path)), "{path}");
         }
@@ -152,7 +153,7 @@ mod tests {
         let mut policy = Policy::restrictive_default();
         policy.filesystem =
             Filesystem { include_workdir: true, read_only: vec!["/tmp".into()], read_write: vec!["/etc".into()] };
-        let merged = policy.filesystem_with_baseline(Some(Path::new("/tmp")));
+        let merged = policy.filesystem.with_baseline(Some(Path::new("/tmp")));
         assert!(!merged.read_write.contains(&PathBuf::from("/tmp")));
         assert!(merged.read_write.contains(&PathBuf::from("/etc")));
         assert!(!merged.read_only.contains(&PathBuf::from("/etc")));
@@ -161,20 +162,20 @@ mod tests {
     #[test]
     fn the_working_directory_is_granted_only_when_included_and_never_as_the_whole_tree() {
         let mut policy = Policy::restrictive_default();
-        let root = policy.filesystem_with_baseline(Some(Path::new("/")));
+        let root = policy.filesystem.with_baseline(Some(Path::new("/")));
         assert!(!root.read_write.contains(&PathBuf::from("/")) && !root.include_workdir);
         for refused in ["/proc", "/proc/self", "/dev", "/sys", "/tmp/..", "/proc/self/root"] {
-            let merged = policy.filesystem_with_baseline(Some(Path::new(refused)));
+            let merged = policy.filesystem.with_baseline(Some(Path::new(refused)));
             assert!(!merged.read_write.contains(&PathBuf::from(refused)), "{refused}");
         }
         policy.filesystem.include_workdir = false;
-        let merged = policy.filesystem_with_baseline(Some(Path::new("/sandbox")));
+        let merged = policy.filesystem.with_baseline(Some(Path::new("/sandbox")));
         assert!(!merged.read_write.contains(&PathBuf::from("/sandbox")));
     }
 
     #[test]
     fn a_gpu_opens_its_devices_and_never_proc() {
-        let mut merged = Policy::restrictive_default().filesystem_with_baseline(None);
+        let mut merged = Policy::restrictive_default().filesystem.with_baseline(None);
         add_gpu(&mut merged);
         for path in ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/dxg"] {
             assert!(merged.read_write.contains(&PathBuf::from(path)), "{path}");
@@ -191,7 +192,7 @@ mod tests {
         std::os::unix::fs::symlink("/tmp", &other).unwrap();
         let mut policy = Policy::restrictive_default();
         policy.filesystem.read_write = vec![proc.clone(), other.clone()];
-        let merged = policy.filesystem_with_baseline(None);
+        let merged = policy.filesystem.with_baseline(None);
         assert!(!merged.read_write.contains(&proc) && merged.read_only.contains(&proc));
         assert!(merged.read_write.contains(&other));
     }

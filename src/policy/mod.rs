@@ -35,6 +35,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 /// A validated policy, in the form that every mechanism reads.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +51,7 @@ pub struct Policy {
 }
 
 /// Section `filesystem_policy`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filesystem {
     /// Whether the working directory is added to `read_write`.
     pub include_workdir: bool,
@@ -61,16 +62,17 @@ pub struct Filesystem {
 }
 
 /// Section `landlock`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Compatibility {
     /// Enforce what the kernel can, and say loudly what it cannot.
+    #[default]
     BestEffort,
     /// Refuse to start unless everything can be enforced.
     HardRequirement,
 }
 
 /// Section `process`: names or numbers, as written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// `run_as_user`.
     pub user: Option<String>,

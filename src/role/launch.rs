@@ -1,8 +1,5 @@
 //! The hidden role: what the supervisor runs of itself to start the workload. No one else starts it.
 
-use std::io::Read;
-use std::os::fd::RawFd;
-
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
@@ -11,7 +8,8 @@ use crate::netns;
 use crate::sys::process::{self, Side};
 use crate::workload::control::{CONTROL_FD, Control, Failure, Report};
 use crate::workload::init;
-use crate::workload::launch::{ORDERS_FD, ORDERS_LIMIT, Sealed};
+use crate::workload::launch::ORDERS_FD;
+use crate::workload::sealed::Sealed;
 
 /// Whether this process was started by [`crate::workload::launch`]: by its only argument, and by descriptor 3, which
 /// is the control socket.
@@ -83,12 +81,6 @@ fn die_with_the_supervisor(control: &Control) -> Result<(), Failure> {
 
 fn read_orders() -> Result<Sealed, Failure> {
     let failed = |error: std::io::Error| Failure::setup(format!("orders in descriptor {ORDERS_FD}: {error}"));
-    let orders: RawFd = ORDERS_FD;
-    let file = std::fs::File::from(process::adopt(orders).map_err(failed)?);
-    let mut bytes = Vec::new();
-    file.take(ORDERS_LIMIT + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > ORDERS_LIMIT {
-        return Err(Failure::setup(format!("orders in descriptor {ORDERS_FD} exceed {ORDERS_LIMIT} bytes")));
-    }
-    serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))
+    let mut file = std::fs::File::from(process::adopt(ORDERS_FD).map_err(failed)?);
+    Sealed::read(&mut file).map_err(failed)
 }

@@ -7,12 +7,14 @@ mod network;
 mod network_init;
 mod pages;
 mod policy;
+mod process;
 mod proxy;
 mod run;
 mod sandbox;
 mod sideload;
 mod verify_fence;
 mod wait_for_tcp;
+mod workload;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -66,6 +68,12 @@ pub const TABLE: &[Role] = &[
         summary: "prove that the pod's fence holds, or keep the pod waiting",
         command: cli::VerifyFence::command,
         run: |matches| with(matches, verify_fence::run),
+    },
+    Role {
+        name: "process",
+        summary: "the workload of a sidecar pod, launched and confined without privilege",
+        command: cli::Process::command,
+        run: |matches| with(matches, process::run),
     },
     Role {
         name: "doctor",
@@ -122,6 +130,7 @@ const NAME_PREFIX: &str = "openshell-";
 
 /// Chooses the role and runs it.
 pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    end_on_panic();
     let arguments: Vec<OsString> = arguments.collect();
     // The hidden re-execution comes before everything: it is on the path of every start and has no flags.
     if arguments.get(1).is_some_and(|first| first == "launch") && launch::was_spawned() {
@@ -137,6 +146,16 @@ pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             ExitCode::from(exit::USAGE)
         }
     }
+}
+
+/// A panic is a defect, and whatever it leaves half done must not go on deciding or confining: the process ends, and with
+/// it the sandbox.
+fn end_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
 }
 
 /// What the command line asks for.

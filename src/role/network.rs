@@ -1,9 +1,11 @@
-//! `network`: the egress proxy and policy engine alone.
+//! `network`: the egress proxy and policy engine alone, by itself or beside the workload of a sidecar pod.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::sys::socket::Backlog;
+use nix::unistd::{getegid, geteuid};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -11,12 +13,15 @@ use super::proxy;
 use super::sandbox::{self, Failure};
 use crate::attribution::Processes;
 use crate::cli;
+use crate::control::{self, Agent, Door, Expected, Instruction, LinkError, Report, State, WorkloadPolicy};
 use crate::egress::ParentSettings;
 use crate::egress::limits::LISTEN_BACKLOG;
 use crate::egress::tls::Termination;
-use crate::event::{Events, admin};
+use crate::event::{Events, Severity, admin};
+use crate::policy::writable::WorkloadWrites;
 use crate::policy::{self, Policy, Store};
 use crate::sys::netlink::{Protocol, Socket};
+use crate::workload::trust::{self, Gathered, Trust};
 
 /// Serves until TERM or INT, which are exit code 0.
 pub fn run(arguments: cli::Network) -> u8 {
@@ -29,10 +34,12 @@ fn start(arguments: cli::Network) -> Result<u8, Failure> {
     let termination = proxy::termination(&arguments.tls, arguments.records.sandbox.as_deref())?;
     let parent = proxy::upstream_proxy(&arguments.upstream, &termination.upstream)?;
     let store = proxy::open_store(&arguments.policy, Policy::restrictive_default, None)?;
+    let sandbox = sandbox_of(&arguments)?;
     let listener = listen(arguments.bind)?;
     let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
-    let outcome = runtime.block_on(serve(&arguments, store, parent, termination, listener, admin, &events));
+    let egress = Egress { store, parent, termination: Arc::new(termination), listener };
+    let outcome = runtime.block_on(serve(&arguments, egress, sandbox, admin, &events));
     events.flush();
     runtime.shutdown_background();
     outcome
@@ -57,12 +64,64 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     })
 }
 
-async fn serve(
-    arguments: &cli::Network,
+/// What the proxy is made of.
+struct Egress {
     store: Arc<Store>,
     parent: Option<ParentSettings>,
-    termination: Termination,
+    termination: Arc<Termination>,
     listener: TcpListener,
+}
+
+/// The sandbox of a sidecar pod.
+struct Sandbox {
+    socket: PathBuf,
+    /// What both containers see and this one alone can write.
+    shared: PathBuf,
+    corporate: Vec<PathBuf>,
+    expected: Expected,
+}
+
+/// The sandbox that the flags name, if any: its user and group, by which the fence and the kernel tell it from us.
+fn sandbox_of(arguments: &cli::Network) -> Result<Option<Sandbox>, Failure> {
+    let (Some(socket), Some(uid), Some(gid)) =
+        (arguments.control_socket.clone(), arguments.sandbox_uid, arguments.sandbox_gid)
+    else {
+        return Ok(None);
+    };
+    let (own_uid, own_gid) = (geteuid().as_raw(), getegid().as_raw());
+    for (name, sandbox, own) in [("user", uid, own_uid), ("group", gid, own_gid)] {
+        if sandbox == 0 || sandbox == own {
+            return Err(Failure::setup(format!(
+                "network runs as {own_uid}:{own_gid} and the sandbox as {uid}:{gid}: the sandbox needs a {name} of its own \
+                 that is not 0; files and the fence tell them apart by it"
+            )));
+        }
+    }
+    if own_gid == 0 {
+        return Err(Failure::setup(format!(
+            "network runs as {own_uid}:{own_gid}, and the fence lets no process of group 0 out: set runAsGroup of its \
+             container to the proxy's (--proxy-gid of network-init)"
+        )));
+    }
+    if !arguments.policy.allow_writable_policy {
+        let who = WorkloadWrites { uid, gid, groups: Vec::new(), landlock_read_write: None };
+        let mut files = proxy::deciding_files(&arguments.policy);
+        files.extend(arguments.upstream.upstream_proxy_auth_file.clone());
+        files.extend(arguments.tls.files().cloned());
+        let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+        policy::writable::refuse_writable(&files, &who).map_err(Failure::setup)?;
+    }
+    let shared =
+        socket.parent().filter(|parent| parent.is_absolute()).map(Path::to_owned).ok_or_else(|| {
+            Failure::usage(format!("--control-socket {}: expected an absolute path", socket.display()))
+        })?;
+    Ok(Some(Sandbox { socket, shared, corporate: arguments.tls.upstream_ca.clone(), expected: Expected { uid, gid } }))
+}
+
+async fn serve(
+    arguments: &cli::Network,
+    egress: Egress,
+    sandbox: Option<Sandbox>,
     admin_listener: Option<TcpListener>,
     events: &Events,
 ) -> Result<u8, Failure> {
@@ -72,26 +131,130 @@ async fn serve(
     let attributor = proxy::attributor(&arguments.policy, diagnosis, processes, events);
     let mut own = vec![arguments.bind];
     own.extend(arguments.records.admin_bind);
+    let Egress { store, parent, termination, listener } = egress;
     proxy::warm_up(&store);
     let serving = proxy::Serving {
         store: store.clone(),
         attributor,
         listeners: vec![listener],
         parent,
-        termination: Arc::new(termination),
+        termination: termination.clone(),
         learner: None,
         own_addresses: own,
         host_alias: false,
     };
     let _serving = proxy::serve(serving, events);
+    if !arguments.policy.allow_writable_policy {
+        tokio::spawn(policy::reload::watch(store.clone(), events.clone()));
+    }
+    let door = sandbox.as_ref().map(|sandbox| Door::open(&sandbox.socket, sandbox.expected));
+    let door = door.transpose().map_err(Failure::setup)?;
     let (_readiness, ready) = watch::channel(admin::Readiness::Ready);
     if let Some(listener) = admin_listener {
         tokio::spawn(admin::serve(listener, ready, events.clone()));
     }
-    if !arguments.policy.allow_writable_policy {
-        tokio::spawn(policy::reload::watch(store.clone(), events.clone()));
+    let told = until_told_to_end(&store, events);
+    let Some((sandbox, door)) = sandbox.zip(door) else {
+        return told.await.map(|()| 0).map_err(|error| Failure::setup(format!("signal handlers: {error}")));
+    };
+    let (agent, gathered) = tokio::select! {
+        came = door.admit(|other| events.find(Severity::Medium, "control-refused", other.to_string())) => came,
+        _ = told => return Ok(0),
+    };
+    let state = state(&sandbox, gathered, &store, &termination, arguments.bind, events);
+    accompany(agent, state, &store, events).await
+}
+
+/// What the workload is launched with; the files that it is to trust are written on the way.
+fn state(
+    sandbox: &Sandbox,
+    gathered: Gathered,
+    store: &Store,
+    termination: &Termination,
+    proxy: SocketAddr,
+    events: &Events,
+) -> State {
+    let trust = Trust::extend(gathered, termination.authority.certificate_pem(), &sandbox.corporate);
+    for note in &trust.notes {
+        events.find(Severity::Informational, "trust-note", note.clone());
     }
-    until_told_to_end(&store, events).await.map_err(|error| Failure::setup(format!("signal handlers: {error}")))?;
+    let directory = match trust.write(&sandbox.shared) {
+        Ok(()) => Some(sandbox.shared.clone()),
+        Err(error) => {
+            events.find(
+                Severity::Medium,
+                "no-trust",
+                format!(
+                    "the workload cannot be shown the sandbox's CA, so that inspected destinations will not be trusted: \
+                     {error}; network-init makes the directory and gives it to this user"
+                ),
+            );
+            None
+        }
+    };
+    State {
+        version: control::VERSION,
+        policy: of_the_workload(store),
+        proxy: format!("http://{proxy}"),
+        environment: directory.as_deref().map(trust::variables).unwrap_or_default(),
+        trust: directory,
+    }
+}
+
+fn of_the_workload(store: &Store) -> WorkloadPolicy {
+    let policy = &store.current().policy;
+    WorkloadPolicy { filesystem: policy.filesystem.clone(), landlock: policy.landlock, process: policy.process.clone() }
+}
+
+/// Lives with the workload's supervisor: tells it what it needs and what has changed of it, and ends with it.
+async fn accompany(agent: Agent, mut state: State, store: &Store, events: &Events) -> Result<u8, Failure> {
+    let gone = |error: LinkError| {
+        Failure::setup(format!(
+            "{error}, and with it the sandbox that this proxy serves; look at the agent container's log"
+        ))
+    };
+    let (mut reports, mut instructions) = agent.split();
+    let mut generations = store.subscribe();
+    instructions.send(&Instruction::State(Box::new(state.clone()))).await.map_err(gone)?;
+    let ended = async {
+        loop {
+            match reports.receive().await? {
+                Report::Started { pid } => {
+                    events.find(
+                        Severity::Informational,
+                        "workload-started",
+                        format!("the workload runs as process {pid}"),
+                    );
+                }
+                Report::Exited { code } => return Ok(code),
+                Report::Hello { .. } => return Err(LinkError::Malformed("a second hello".to_owned())),
+            }
+        }
+    };
+    tokio::pin!(ended);
+    let told = until_told_to_end(store, events);
+    tokio::pin!(told);
+    let mut ending = false;
+    let code = loop {
+        tokio::select! {
+            outcome = &mut ended => break outcome.map_err(gone)?,
+            // The workload may still need its proxy to come to a good end, and has its grace; then it is ended for it.
+            _ = &mut told, if !ending => {
+                ending = true;
+                instructions.send(&Instruction::End).await.map_err(gone)?;
+            }
+            Ok(()) = generations.changed() => {
+                let policy = of_the_workload(store);
+                if policy != state.policy {
+                    state.policy = policy;
+                    instructions.send(&Instruction::State(Box::new(state.clone()))).await.map_err(gone)?;
+                }
+            }
+        }
+    };
+    // It may have gone without waiting.
+    let _ = instructions.send(&Instruction::Noted).await;
+    events.find(Severity::Informational, "workload-ended", format!("the workload has ended with exit code {code}"));
     Ok(0)
 }
 

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use super::sandbox::{self, Failure, Plan};
+use super::workload::{self, Workload};
 use crate::cli;
-use crate::contract::{SANDBOX_HOME, env};
 use crate::egress::{Class, classify};
 use crate::policy::{self, host::Host};
 use crate::workload::command::Command;
@@ -27,44 +27,23 @@ fn plan_for_person(arguments: cli::Run) -> Result<Plan, Failure> {
         [] => None,
         destinations => Some(policy::Policy::allowing(&parse_destinations(destinations)?)),
     };
-    let workdir = match &arguments.sandbox.workdir {
-        Some(given) => Some(existing(given)?),
+    let workdir = match &arguments.workload.workdir {
+        Some(given) => Some(workload::existing(given)?),
         None => current_directory()?,
     };
-    Ok(Plan {
+    let workload = Workload {
         command: Command::resolve_words(&arguments.command)?,
         inherit: Inherit::Session,
         variables,
         workdir,
-        built_in_policy: policy,
-        learn: arguments.learn,
-        options: arguments.sandbox,
-    })
+        options: arguments.workload,
+    };
+    Ok(Plan { workload, built_in_policy: policy, learn: arguments.learn, options: arguments.sandbox })
 }
 
 fn plan_for_container(arguments: cli::Combined) -> Result<Plan, Failure> {
-    let spec = std::env::var(env::MAIN_PROCESS_SPEC).ok();
-    let variables = match std::env::var(env::USER_ENVIRONMENT) {
-        Ok(text) => environment::parse_json(&text).map_err(Failure::usage)?,
-        Err(_) => Vec::new(),
-    };
-    let workdir = match &arguments.sandbox.workdir {
-        Some(given) => Some(existing(given)?),
-        // An image that says nothing, or the root, means its workspace (facts §1.3).
-        None => match std::env::current_dir() {
-            Ok(here) if here != Path::new("/") => Some(here),
-            _ => Some(PathBuf::from(SANDBOX_HOME)).filter(|home| home.is_dir()),
-        },
-    };
-    Ok(Plan {
-        command: crate::workload::command::resolve(&arguments.command, spec.as_deref())?,
-        inherit: Inherit::AllButOurs,
-        variables,
-        workdir,
-        built_in_policy: None,
-        learn: None,
-        options: arguments.sandbox,
-    })
+    let workload = Workload::of_container(&arguments.command, arguments.workload)?;
+    Ok(Plan { workload, built_in_policy: None, learn: None, options: arguments.sandbox })
 }
 
 /// `--env` assignments; one that only passes through, and is not set here, is no variable.
@@ -94,18 +73,6 @@ fn parse_destinations(texts: &[String]) -> Result<Vec<(Host, u16)>, Failure> {
             }
         })
         .collect()
-}
-
-/// A working directory that was asked for by name must be there.
-fn existing(directory: &Path) -> Result<PathBuf, Failure> {
-    match std::fs::canonicalize(directory) {
-        Ok(path) if path.is_dir() => Ok(path),
-        Ok(path) => Err(Failure::setup(format!("--workdir {}: it is no directory; name one", path.display()))),
-        Err(error) => Err(Failure::setup(format!(
-            "--workdir {}: {error}; make the directory, or name another",
-            directory.display()
-        ))),
-    }
 }
 
 /// Where `run` was called. The root and whatever holds a person's whole home are started in and not granted: who wants

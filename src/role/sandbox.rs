@@ -4,45 +4,32 @@ use std::fmt::Display;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::proxy;
+use super::workload::{self, Surroundings, Workload};
 use crate::attribution::{Attributor, Transport};
 use crate::cli;
-use crate::confine::identity::{self, Identity};
+use crate::confine::identity::Identity;
 use crate::confine::landlock::{self, Grants};
-use crate::confine::limits::Limits;
-use crate::contract::{PROXY_PORT, PROXY_URL, TRUST_DIRECTORY, env, exit};
+use crate::contract::{PROXY_PORT, PROXY_URL, TRUST_DIRECTORY, exit};
 use crate::egress::ParentSettings;
 use crate::egress::learn::{self, Learner};
 use crate::egress::tls::{Termination, roots};
-use crate::event::{
-    Actor, Event, Events, EventsConfig, ProcessActivity, ProcessStep, SandboxIdentity, Severity, admin,
-};
+use crate::event::{Actor, Events, EventsConfig, SandboxIdentity, Severity, admin};
 use crate::fence::bypass;
 use crate::netns::Provided;
 use crate::policy::writable::WorkloadWrites;
 use crate::policy::{self, Policy, Store};
 use crate::workload::command::Command;
-use crate::workload::environment::{Environment, Inherit, UserVariable};
-use crate::workload::trust::{self, Trust};
+use crate::workload::trust::{self, Gathered, Trust};
 use crate::workload::{Orders, launch, supervise};
-
-/// The workload's home where its own is not granted for writing; every policy grants it.
-const FALLBACK_HOME: &str = "/tmp";
 
 /// What to run and how, whoever asked.
 pub struct Plan {
-    /// Program and arguments.
-    pub command: Command,
-    /// What passes from this environment into the workload's.
-    pub inherit: Inherit,
-    /// Variables that the user set.
-    pub variables: Vec<UserVariable>,
-    /// Where the workload starts, and what `include_workdir` grants.
-    pub workdir: Option<PathBuf>,
+    /// The workload.
+    pub workload: Workload,
     /// A policy that came by other means than a file.
     pub built_in_policy: Option<Policy>,
     /// Where to write the policy that is learned; everything is allowed then.
@@ -74,6 +61,11 @@ impl Failure {
     pub fn usage(why: impl Display) -> Self {
         Self { code: exit::USAGE, message: why.to_string() }
     }
+
+    /// With an exit code of its own.
+    pub fn with(code: u8, message: String) -> Self {
+        Self { code, message }
+    }
 }
 
 /// Ends a role: its exit code, or the failure told on stderr and its code.
@@ -95,8 +87,11 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     let termination = proxy::termination(&plan.options.tls, plan.options.records.sandbox.as_deref())?;
     let parent = proxy::upstream_proxy(&plan.options.upstream, &termination.upstream)?;
     let store = open_policy(&plan)?;
-    let identity = identify(&store.current().policy, &events)?;
-    let grants = grants(&plan, &store);
+    let (identity, grants) = {
+        let policy = &store.current().policy;
+        let identity = workload::identify(&policy.process, &events)?;
+        (identity, plan.workload.grants(&policy.filesystem, policy.landlock))
+    };
     refuse_writable_policy(&plan, &identity, &grants)?;
     refuse_readable_secrets(&plan, &identity, &grants)?;
     let trust = trust(&plan, &termination, &events);
@@ -112,7 +107,7 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     // Whatever still runs on a blocking thread has nobody left to answer to.
     runtime.shutdown_background();
     if let Some(lesson) = lesson {
-        lesson.end(&plan.command)?;
+        lesson.end(&plan.workload.command)?;
     }
     outcome
 }
@@ -204,17 +199,11 @@ async fn serve(
         tokio::spawn(policy::reload::watch(store, events.clone()));
     }
     let running = prepared.go().await?;
-    report_landlock(&running.landlock, &events);
-    for note in &running.notes {
-        events.find(Severity::Informational, "launch-note", note.clone());
-    }
-    let command = plan.command.argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let step = |activity, pid| Event::Process(ProcessActivity { activity, command: command.clone(), pid });
-    events.emit(step(ProcessStep::Launched, Some(running.pid)));
+    plan.workload.record_start(&running, &events);
     readiness.send_replace(admin::Readiness::Ready);
-    let code = supervise::run(running, supervise_options(&plan.options)).await;
+    let code = supervise::run(running, plan.workload.patience()).await;
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
-    events.emit(step(ProcessStep::Exited(code), None));
+    plan.workload.record_end(code, &events);
     Ok(code)
 }
 
@@ -284,31 +273,6 @@ fn check_privileges() -> Result<(), Failure> {
     }
 }
 
-/// Who the workload is: the driver's numbers, the policy's names, or what is left.
-fn identify(policy: &Policy, events: &Events) -> Result<Identity, Failure> {
-    let (uid, gid) = (std::env::var(env::SANDBOX_UID).ok(), std::env::var(env::SANDBOX_GID).ok());
-    let sources = identity::Sources { policy: policy.process.clone(), uid: uid.as_deref(), gid: gid.as_deref() };
-    let identity = Identity::resolve(&sources).map_err(Failure::setup)?;
-    for note in &identity.notes {
-        events.find(Severity::Informational, "identity-note", note.clone());
-    }
-    Ok(identity)
-}
-
-/// What the workload may see: the policy's paths, the system's, and its working directory.
-fn grants(plan: &Plan, store: &Store) -> Grants {
-    let policy = &store.current().policy;
-    Grants::of(&policy.filesystem_with_baseline(plan.workdir.as_deref()), policy.landlock)
-}
-
-/// Where the workload starts: the working directory, unless it was not asked for by name and is not to be seen.
-fn start_directory(plan: &Plan, grants: &Grants) -> PathBuf {
-    let granted =
-        |path: &&PathBuf| grants.read_only.iter().chain(&grants.read_write).any(|grant| path.starts_with(grant));
-    let named = plan.options.workdir.is_some();
-    plan.workdir.as_ref().filter(|path| named || granted(path)).cloned().unwrap_or_else(|| PathBuf::from("/"))
-}
-
 /// A policy that the workload could rewrite is no policy (design §3).
 fn refuse_writable_policy(plan: &Plan, identity: &Identity, grants: &Grants) -> Result<(), Failure> {
     if plan.options.policy.allow_writable_policy {
@@ -362,96 +326,33 @@ fn trust(plan: &Plan, termination: &Termination, events: &Events) -> Option<Prov
         );
         return None;
     }
-    let collected = Trust::collect(
-        termination.authority.certificate_pem(),
-        &plan.options.tls.upstream_ca,
-        |name| std::env::var_os(name),
-        roots::system_bundle(),
-    );
-    for note in collected.notes {
-        events.find(Severity::Informational, "trust-note", note);
+    let gathered = Gathered::of(|name| std::env::var_os(name), roots::system_bundle());
+    let trust = Trust::extend(gathered, termination.authority.certificate_pem(), &plan.options.tls.upstream_ca);
+    for note in &trust.notes {
+        events.find(Severity::Informational, "trust-note", note.clone());
     }
-    Some(collected.provided)
+    Some(trust.provided())
 }
 
-fn orders(plan: &Plan, mut identity: Identity, mut grants: Grants, trust: Option<Provided>) -> Result<Orders, Failure> {
-    let mut limits = Limits::default();
-    for limit in &plan.options.limits {
-        limits.set(limit).map_err(Failure::usage)?;
-    }
-    // A home that the workload cannot write breaks more tools than one that is empty.
-    if !grants.read_write.iter().any(|granted| Path::new(&identity.home).starts_with(granted)) {
-        identity.home = FALLBACK_HOME.to_owned();
-    }
-    let keep = grants.read_only.iter().chain(&grants.read_write).cloned().collect();
-    let variables = if trust.is_some() { trust::variables() } else { Vec::new() };
-    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, path)| (*name, path.as_str())).collect();
-    // Granted, and not kept: outside there is nothing of the kind.
-    grants.read_only.extend(trust.as_ref().map(|trust| trust.directory.clone()));
-    let environment = Environment {
-        identity: &identity,
-        inherit: plan.inherit.clone(),
-        user: &plan.variables,
-        proxy: Some(PROXY_URL),
-        trust: &variables,
-        terminal: std::io::IsTerminal::is_terminal(&std::io::stdin()),
-    }
-    .build();
+fn orders(plan: &Plan, identity: Identity, grants: Grants, trust: Option<Provided>) -> Result<Orders, Failure> {
     let user_namespace = !crate::sys::capability::has_sys_admin();
+    let directory = trust.as_ref().map(|trust| trust.directory.clone());
     let isolation = crate::netns::Isolation {
         user_namespace,
         pid_namespace: true,
         proxy_port: PROXY_PORT,
         hide: crate::netns::outside::named_places(|name| std::env::var_os(name)),
         provided: trust,
-        keep,
+        // Without what is provided: outside there is nothing of the kind.
+        keep: grants.read_only.iter().chain(&grants.read_write).cloned().collect(),
         // The workload has the id of whoever serves on a socket there, and file modes keep them apart no more.
         private_tmp: user_namespace,
     };
-    Ok(Orders {
+    let surroundings = Surroundings {
         isolation: Some(isolation),
-        command: plan.command.argv.clone(),
-        environment,
-        workdir: Some(start_directory(plan, &grants)),
-        identity,
-        grants,
-        seccomp: plan.options.seccomp.into(),
-        limits,
-        grace: Duration::from_secs_f64(plan.options.grace),
-    })
-}
-
-fn supervise_options(options: &cli::Sandbox) -> supervise::Options {
-    supervise::Options {
-        timeout: (options.timeout > 0.0).then(|| Duration::from_secs_f64(options.timeout)),
-        grace: Duration::from_secs_f64(options.grace),
-    }
-}
-
-/// What is not in force is said, loudly.
-fn report_landlock(enforced: &landlock::Enforced, events: &Events) {
-    let severity = match enforced.status {
-        landlock::Status::Fully => return,
-        landlock::Status::Partially => Severity::Medium,
-        landlock::Status::Not => Severity::High,
+        proxy: PROXY_URL.to_owned(),
+        environment: directory.as_deref().map(trust::variables).unwrap_or_default(),
+        trust: directory,
     };
-    let reason = enforced.reason.clone().unwrap_or_else(|| "the kernel did not say why".into());
-    events.find(severity, "landlock-not-enforced", format!("the policy's paths are not wholly enforced: {reason}"));
-}
-
-impl From<launch::LaunchError> for Failure {
-    fn from(error: launch::LaunchError) -> Self {
-        Self { code: error.code, message: error.message }
-    }
-}
-
-impl From<crate::workload::command::CommandError> for Failure {
-    /// Nothing to run is "not found", a specification that cannot be read is set-up.
-    fn from(error: crate::workload::command::CommandError) -> Self {
-        let code = match error {
-            crate::workload::command::CommandError::Missing => exit::NOT_FOUND,
-            _ => exit::SETUP,
-        };
-        Self { code, message: error.to_string() }
-    }
+    plan.workload.orders(identity, grants, surroundings)
 }

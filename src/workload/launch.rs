@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io::{self, Seek};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
@@ -12,12 +12,13 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::Orders;
 use super::control::{CONTROL_FD, Ending, Failure, Layout, Report, Request, receive, send};
+use super::sealed::Sealed;
 use super::stdio;
 use super::supervise::Signals;
 use super::terminal::{Lent, Plan};
@@ -33,21 +34,8 @@ pub const ROLE: &CStr = c"launch";
 /// Descriptor of the orders in the launched process.
 pub const ORDERS_FD: RawFd = 4;
 
-/// Largest orders: the kernel takes 2 MiB of arguments and environment (execve(2)), and each byte costs up to four as
-/// JSON.
-pub const ORDERS_LIMIT: u64 = 16 << 20;
-
 /// Descriptors that are duplicated onto 3 and 4 must lie above both.
 const SPARE_FD: RawFd = 5;
-
-/// What the memfd holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sealed {
-    /// The caller's orders.
-    pub orders: Orders,
-    /// How the workload stands to the terminal.
-    pub plan: Plan,
-}
 
 /// Why there is no workload.
 #[derive(Debug, thiserror::Error)]
@@ -384,11 +372,7 @@ fn spawn(sealed: &Sealed) -> io::Result<(Line, Child)> {
 fn seal(sealed: &Sealed) -> io::Result<OwnedFd> {
     let fd = memfd_create(c"orders", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut file = File::from(fd);
-    let bytes = serde_json::to_vec(sealed)?;
-    if bytes.len() as u64 > ORDERS_LIMIT {
-        return Err(io::Error::other(format!("arguments and environment exceed {ORDERS_LIMIT} bytes as orders")));
-    }
-    file.write_all(&bytes)?;
+    sealed.write(&mut file)?;
     file.rewind()?;
     let seals = SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;

@@ -11,6 +11,7 @@ pub mod control;
 pub mod environment;
 pub mod init;
 pub mod launch;
+pub mod sealed;
 pub mod stdio;
 pub mod supervise;
 pub mod terminal;

@@ -24,6 +24,11 @@ use crate::sys::in_tests::{SUPERVISE, spawn_on};
 const UID: u32 = 54_321;
 const GID: u32 = 54_322;
 
+/// Orders of a test.
+pub(super) fn orders() -> Orders {
+    World::of(&["/bin/true"]).orders
+}
+
 /// Where the workload of a test may write, and its orders.
 struct World {
     directory: tempfile::TempDir,

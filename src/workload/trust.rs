@@ -1,17 +1,23 @@
 //! What the workload trusts: the sandbox's CA beside everybody that the image trusts already, and the variables that
 //! tell programs where that is written.
 //!
-//! Two files, which exist in the workload's view alone ([`crate::netns::Provided`]): `ca.pem`, for programs that add to
-//! what they trust, and `bundle.pem`, for those that replace it. The bundle also stands in the place of the system's
-//! own, so that programs without a variable find the CA too (GnuTLS's wget, whatever clears its environment).
+//! Two files: `ca.pem`, for programs that add to what they trust, and `bundle.pem`, for those that replace it. In a
+//! combined sandbox they exist in the workload's view alone ([`crate::netns::Provided`]), and the bundle also stands in
+//! the place of the system's own, so that programs without a variable find the CA too (GnuTLS's wget, whatever clears
+//! its environment). In a sidecar pod nobody may mount anything: they lie in a volume that `network` alone can write.
 //!
 //! Java reads neither: its key store is no PEM, and no variable but JAVA_TOOL_OPTIONS, which every JVM repeats on
 //! stderr, would name another. `keytool -importcert -cacerts -file $NODE_EXTRA_CA_CERTS` in the image or a Java user's
 //! own trustStore does it. Firefox and Chromium have stores of their own as well.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use crate::contract::TRUST_DIRECTORY;
 use crate::egress::tls::roots;
@@ -25,7 +31,7 @@ const BUNDLE: &str = "bundle.pem";
 
 /// Most bytes of certificates that a workload is given: a distribution's and a corporation's fit ten times over. They
 /// lie in memory, once a sandbox.
-const TRUST_BYTES: usize = 4 << 20;
+pub const TRUST_BYTES: usize = 4 << 20;
 
 /// Variables whose file is all that the program trusts: OpenSSL and so Python, Ruby, and by the same name Go and
 /// rustls-native-certs; requests; curl; pip; git (of OpenSSL and GnuTLS alike); npm; cargo; the AWS tools; gRPC; Nix;
@@ -53,35 +59,32 @@ const REPLACING: &[&str] = &[
 /// it is.
 const ADDING: &[&str] = &["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
 
-/// What to show the workload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trust {
-    /// For [`crate::netns::Isolation`].
-    pub provided: Provided,
+/// Whom the workload's image trusts by itself, in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gathered {
+    /// Everybody: the system's, and those of bundles that variables put in its place.
+    pub everybody: String,
+    /// Whom variables add.
+    pub added: String,
     /// What could not be taken over, as sentences.
     pub notes: Vec<String>,
 }
 
-impl Trust {
-    /// Collects it: `authority` is the sandbox's CA in PEM, `corporate` the operator's further files, and `variable`
-    /// looks up what the image or the person who runs the sandbox had set: bundles named there are taken along.
+impl Gathered {
+    /// Collects it: `variable` looks up what the image or the person who runs the sandbox had set, and bundles named
+    /// there are taken along.
     ///
     /// Of files nothing but certificates is copied: this may be read by root and is shown to the workload.
     #[must_use]
-    pub fn collect(
-        authority: &str,
-        corporate: &[PathBuf],
-        variable: impl Fn(&str) -> Option<OsString>,
-        system: Option<(PathBuf, Vec<u8>)>,
-    ) -> Self {
+    pub fn of(variable: impl Fn(&str) -> Option<OsString>, system: Option<(PathBuf, Vec<u8>)>) -> Self {
         let mut notes = Vec::new();
-        let mut ca = Pile::default();
-        let mut bundle = Pile::default();
-        let mut in_bundle = HashSet::new();
+        let mut added = Pile::default();
+        let mut everybody = Pile::default();
+        let mut in_everybody = HashSet::new();
         match system {
             Some((path, bytes)) => {
-                bundle.add(&bytes);
-                in_bundle.insert(path);
+                everybody.add(&bytes);
+                in_everybody.insert(path);
             }
             None => notes.push(
                 "this system has no bundle of certificates, so the workload is told to trust the sandbox's CA alone; \
@@ -89,7 +92,8 @@ impl Trust {
                     .to_owned(),
             ),
         }
-        for (names, pile, mut read) in [(REPLACING, &mut bundle, in_bundle), (ADDING, &mut ca, HashSet::new())] {
+        for (names, pile, mut read) in [(REPLACING, &mut everybody, in_everybody), (ADDING, &mut added, HashSet::new())]
+        {
             for name in names {
                 let Some(path) = variable(name).filter(|value| !value.is_empty()).map(PathBuf::from) else { continue };
                 // Those are usually one file.
@@ -102,6 +106,36 @@ impl Trust {
                 }
             }
         }
+        notes.extend((everybody.full || added.full).then(too_much));
+        Self { everybody: everybody.text, added: added.text, notes }
+    }
+}
+
+/// What to show the workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trust {
+    /// The sandbox's CA, and whom the operator and the image add.
+    pub ca: String,
+    /// Everybody.
+    pub bundle: String,
+    /// What could not be taken over, as sentences.
+    pub notes: Vec<String>,
+}
+
+impl Trust {
+    /// Adds `authority`, the sandbox's CA in PEM, and the operator's further files to whom the image trusts.
+    #[must_use]
+    pub fn extend(gathered: Gathered, authority: &str, corporate: &[PathBuf]) -> Self {
+        let Gathered { everybody, added, mut notes } = gathered;
+        if corporate.is_empty() && added.is_empty() {
+            // Nothing to compare: what was gathered is certificates.
+            return Self { ca: authority.to_owned(), bundle: format!("{authority}{everybody}"), notes };
+        }
+        let mut ca = Pile::default();
+        let mut bundle = Pile::default();
+        [&mut bundle, &mut ca].into_iter().for_each(|pile| pile.add(authority.as_bytes()));
+        bundle.add(everybody.as_bytes());
+        ca.add(added.as_bytes());
         for path in corporate {
             // It was read before, by whoever speaks to origins.
             match roots::read(path) {
@@ -110,38 +144,61 @@ impl Trust {
             }
         }
         // For a program that adds, whatever others are told to trust is no loss.
-        let added = ca.text.clone();
         bundle.add(added.as_bytes());
-        [&mut bundle, &mut ca].into_iter().for_each(|pile| pile.put_first(authority));
-        if bundle.full || ca.full {
-            notes.push(format!(
-                "the certificates to be trusted exceed {TRUST_BYTES} bytes, and the last of them are left out; give the \
-                 image a smaller bundle"
-            ));
-        }
+        notes.extend((bundle.full || ca.full).then(too_much));
+        Self { ca: ca.text, bundle: bundle.text, notes }
+    }
+
+    /// As files of the workload's view.
+    #[must_use]
+    pub fn provided(self) -> Provided {
         let file = |name: &str, text, in_place_of: &[&str]| ProvidedFile {
             name: name.to_owned(),
             text,
             in_place_of: in_place_of.iter().map(PathBuf::from).collect(),
         };
-        let files = vec![file(CA, ca.text, &[]), file(BUNDLE, bundle.text, roots::SYSTEM_BUNDLES)];
-        Self { provided: Provided { directory: TRUST_DIRECTORY.into(), files }, notes }
+        let files = vec![file(CA, self.ca, &[]), file(BUNDLE, self.bundle, roots::SYSTEM_BUNDLES)];
+        Provided { directory: TRUST_DIRECTORY.into(), files }
     }
+
+    /// Writes both files into `directory`, for all to read, each at once.
+    ///
+    /// # Errors
+    /// What a call on the file answered, which is named.
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        for (name, text) in [(CA, &self.ca), (BUNDLE, &self.bundle)] {
+            let path = directory.join(name);
+            let temporary = directory.join(format!(".{name}.new"));
+            let written = fs::write(&temporary, text)
+                .and_then(|()| fs::set_permissions(&temporary, fs::Permissions::from_mode(0o444)))
+                .and_then(|()| fs::rename(&temporary, &path));
+            written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        }
+        Ok(())
+    }
+}
+
+fn too_much() -> String {
+    format!(
+        "the certificates to be trusted exceed {TRUST_BYTES} bytes, and the last of them are left out; give the image a \
+         smaller bundle"
+    )
 }
 
 /// Which variable names which file.
 #[must_use]
-pub fn variables() -> Vec<(&'static str, String)> {
-    let path = |name: &str| Path::new(TRUST_DIRECTORY).join(name).to_string_lossy().into_owned();
+pub fn variables(directory: &Path) -> BTreeMap<String, String> {
+    let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let (ca, bundle) = (path(CA), path(BUNDLE));
-    let replacing = REPLACING.iter().map(|name| (*name, bundle.clone()));
-    replacing.chain(ADDING.iter().map(|name| (*name, ca.clone()))).collect()
+    let replacing = REPLACING.iter().map(|name| ((*name).to_owned(), bundle.clone()));
+    replacing.chain(ADDING.iter().map(|name| ((*name).to_owned(), ca.clone()))).collect()
 }
 
-/// Certificates in PEM, each once.
+/// Certificates in PEM; of several files, each once.
 #[derive(Debug, Default)]
 struct Pile {
     text: String,
+    /// What `text` holds, from the second file on: most images have one, and it need not be compared with anything.
     known: HashSet<String>,
     full: bool,
 }
@@ -149,33 +206,30 @@ struct Pile {
 impl Pile {
     /// Adds the certificates in a file, in its order, and nothing else of it.
     fn add(&mut self, file: &[u8]) {
+        let first = self.text.is_empty();
+        if !first && self.known.is_empty() {
+            self.known = certificates(&self.text).map(str::to_owned).collect();
+        }
         for body in certificates(&String::from_utf8_lossy(file)) {
-            if self.known.contains(body) {
+            if !first && self.known.contains(body) {
                 continue;
             }
             if self.text.len() + body.len() > TRUST_BYTES {
                 self.full = true;
                 return;
             }
-            self.text.push_str(&framed(body));
-            self.known.insert(body.to_owned());
+            for part in [BEGIN, "\n", body, "\n", END, "\n"] {
+                self.text.push_str(part);
+            }
+            if !first {
+                self.known.insert(body.to_owned());
+            }
         }
-    }
-
-    /// Puts what must not be left out before the rest.
-    fn put_first(&mut self, file: &str) {
-        let first: String =
-            certificates(file).filter(|body| self.known.insert((*body).to_owned())).map(framed).collect();
-        self.text.insert_str(0, &first);
     }
 }
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
-
-fn framed(body: &str) -> String {
-    format!("{BEGIN}\n{body}\n{END}\n")
-}
 
 /// What stands between the lines of every certificate (RFC 7468 §2), where it is Base64: a key or a password file is
 /// not copied for being dressed up as one.

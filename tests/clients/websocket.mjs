@@ -25,6 +25,9 @@ socket.onmessage = ({ data }) => {
   // Over HTTP/2 undici (7.30, where this is experimental) does not tell of the close that it is answered.
   if (library === 'undici-h2') socket.onclose({ code: 1000, reason: 'done' });
 };
+// Nor that it is refused: it waits for ever.
+const PATIENCE = 10_000;
+if (library === 'undici-h2') setTimeout(() => socket.onclose({ code: 0, reason: 'silence' }), PATIENCE);
 socket.onerror = event => {
   for (let cause = event.error ?? event; cause; cause = cause.cause) console.log('failed', cause.code ?? '', cause.message);
 };

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use hyper::HeaderMap;
+use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
-use tokio::time::{Instant, Sleep, sleep_until};
+use hyper::{HeaderMap, Request, Version};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::exchange::{Exchange, Lease};
 use super::fields;
@@ -25,6 +26,8 @@ pub(in crate::egress) struct Body {
     exchange: Option<Arc<Exchange>>,
     /// Given back when the body has ended.
     lease: Option<Lease>,
+    /// Whether what is left of it when it is dropped is read for a while.
+    lingers: bool,
 }
 
 enum Inner {
@@ -52,7 +55,7 @@ impl std::fmt::Debug for Body {
 
 impl Body {
     fn new(inner: Inner) -> Self {
-        Self { inner, progress: None, hold: None, exchange: None, lease: None }
+        Self { inner, progress: None, hold: None, exchange: None, lease: None, lingers: false }
     }
 
     /// A body in hand.
@@ -69,9 +72,17 @@ impl Body {
         Self::new(Inner::Whole(None, None))
     }
 
-    /// A body that passes as it comes.
-    pub(super) fn passing(body: Incoming) -> Self {
-        Self::new(Inner::Passing(body))
+    /// A client's request, whose body passes as it comes.
+    ///
+    /// In HTTP/2 the end of a body that nobody wants is a RST_STREAM (RFC 9113 §8.1), and a client that finds it right
+    /// behind the answer may lose that: curl 7.88 does. So it comes a little later.
+    pub(super) fn request(request: Request<Incoming>) -> Request<Self> {
+        let lingers = request.version() == Version::HTTP_2;
+        request.map(|body| {
+            let mut body = Self::new(Inner::Passing(body));
+            body.lingers = lingers;
+            body
+        })
     }
 
     /// Counts what passes.
@@ -82,7 +93,7 @@ impl Body {
 
     /// A response's body, which holds an upstream connection until it ends.
     pub(super) fn leased(body: Incoming, exchange: Arc<Exchange>, lease: Lease) -> Self {
-        let mut body = Self::passing(body);
+        let mut body = Self::new(Inner::Passing(body));
         (body.exchange, body.lease) = (Some(exchange), Some(lease));
         body
     }
@@ -162,6 +173,24 @@ impl Drop for Body {
         let ended = self.is_end_stream();
         if let Some(lease) = self.lease.take() {
             lease.end(ended);
+        }
+        if self.lingers
+            && !ended
+            && let Inner::Passing(rest) = std::mem::replace(&mut self.inner, Inner::Whole(None, None))
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(timeout(limits::LINGER_TIME, discard(rest)));
+        }
+    }
+}
+
+/// Reads on, within a bound, what nobody wants.
+async fn discard(mut body: Incoming) {
+    let mut room = limits::LINGER_BYTES;
+    while let Some(Ok(frame)) = body.frame().await {
+        match room.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+            Some(left) => room = left,
+            None => return,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use hyper::{HeaderMap, Method, Request, Version, header};
 
 use super::exchange::Asked;
@@ -27,7 +27,7 @@ const OVERRIDES: [&str; 5] =
 ///
 /// # Errors
 /// It names no destination, or another than the tunnel that it came through.
-pub(super) fn destination(scope: &Scope, request: &Request<Incoming>) -> Result<Intent, Refusal> {
+pub(super) fn destination(scope: &Scope, request: &Request<Body>) -> Result<Intent, Refusal> {
     match scope {
         Scope::Refused(refusal) => Err(refusal.clone()),
         Scope::Forward => forward::read(request),
@@ -40,7 +40,7 @@ pub(super) fn destination(scope: &Scope, request: &Request<Incoming>) -> Result<
 
 /// Checks that whatever names a host in the request names the tunnel's: the target, `:authority` and the Host field
 /// (RFC 9110 §7.4 has a request that came to the wrong place refused).
-fn names(request: &Request<Incoming>, intent: &Intent, secure: bool) -> Result<(), Refusal> {
+fn names(request: &Request<Body>, intent: &Intent, secure: bool) -> Result<(), Refusal> {
     let default_port = if secure { 443 } else { 80 };
     let mismatch = |field: &str, named: &str| {
         Refusal::new(Kind::AuthorityMismatch, format!("the tunnel goes to {intent}, but {field} names {named}"))
@@ -90,7 +90,7 @@ pub(super) async fn request(
     intent: &Intent,
     owner: &Owner,
     permit: &Permit,
-    request: Request<Incoming>,
+    request: Request<Body>,
     wish: &Wish,
 ) -> Result<(Arc<Asked>, Pass, Request<Body>), Refusal> {
     let (parts, body) = request.into_parts();
@@ -100,7 +100,7 @@ pub(super) async fn request(
         let manner = if wish.is_websocket() { Manner::WebSocket } else { Manner::Plain };
         learner.request(owner, intent, manner, asked.method.as_str(), &asked.target);
         let pass = Pass { policy: "learn".into(), rule: None, audited: None, messages: None };
-        return Ok((asked, pass, Request::from_parts(parts, Body::passing(body))));
+        return Ok((asked, pass, Request::from_parts(parts, body)));
     }
     for name in [header::CONTENT_TYPE, header::CONTENT_ENCODING] {
         if permit.decision.is_inspected() && parts.headers.get_all(&name).iter().nth(1).is_some() {
@@ -118,7 +118,7 @@ pub(super) async fn request(
     }
     let refused = |refusal| explain(refusal, &asked, intent, owner);
     let (pass, body) = match permit.decision.judge(&asked.head()) {
-        Judgement::Pass(pass) => (pass, Body::passing(body)),
+        Judgement::Pass(pass) => (pass, body),
         Judgement::Refuse(refusal) => return Err(refused(refusal)),
         Judgement::Body { limit, then } => {
             let (bytes, trailers) = gather(session, body, limit).await.map_err(|refusal| refusal.about(intent))?;
@@ -138,7 +138,7 @@ pub(super) async fn request(
 }
 
 /// Reads a whole body that has to be judged.
-async fn gather(session: &Session, mut body: Incoming, limit: usize) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
+async fn gather(session: &Session, mut body: Body, limit: usize) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
     let too_large = || {
         Refusal::new(
             Kind::BodyTooLarge,

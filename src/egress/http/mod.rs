@@ -158,7 +158,7 @@ impl Session {
             status: Some(status),
         };
         let grpc = exchange::is_grpc(request.headers());
-        Ok(match self.clone().exchange(request).await {
+        Ok(match self.clone().exchange(Body::request(request)).await {
             Ok(Answered { response, permission, pass }) => {
                 let status = response.status().as_u16();
                 self.proxy.record_allowed(
@@ -180,7 +180,7 @@ impl Session {
     }
 
     /// One request from its head to the head of its response.
-    async fn exchange(self: Arc<Self>, request: Request<Incoming>) -> Result<Answered, Refusal> {
+    async fn exchange(self: Arc<Self>, request: Request<Body>) -> Result<Answered, Refusal> {
         let begun = Instant::now();
         let proxy = &self.proxy;
         let intent = judge::destination(&self.scope, &request)?;

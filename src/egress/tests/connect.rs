@@ -34,6 +34,20 @@ async fn bytes_sent_ahead_of_the_answer_are_not_lost() {
 }
 
 #[tokio::test]
+async fn the_target_of_a_connect_counts_and_not_the_host_field() {
+    let port = echo().await;
+    let fixture = Fixture::with_ports(&[port]).await;
+    // Node's `http.request` names the proxy there.
+    let mut client = fixture.client().await;
+    client.send(format!("CONNECT {HOST_ALIAS}:{port} HTTP/1.1\r\nHost: 127.0.0.1:3128\r\n\r\n")).await;
+    assert_eq!(client.answer().await.status, 200);
+    // And nobody is let through for what is there.
+    let mut client = fixture.client().await;
+    client.send(format!("CONNECT api.example.com:443 HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n")).await;
+    assert_eq!(client.answer().await.status, 403);
+}
+
+#[tokio::test]
 async fn a_server_that_speaks_first_is_heard_at_once() {
     let port = origin(|mut stream| async move {
         stream.write_all(b"SSH-2.0-test\r\n").await.unwrap();
@@ -100,8 +114,6 @@ async fn bad_targets_are_answered_with_400() {
         "CONNECT /path HTTP/1.1\r\nHost: api.example.com\r\n\r\n",
         "CONNECT user@api.example.com:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n",
         "CONNECT api.example.com%00.github.com:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n",
-        "CONNECT api.example.com:443 HTTP/1.1\r\nHost: github.com:443\r\n\r\n",
-        "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:444\r\n\r\n",
         "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\nContent-Length: 5\r\n\r\n",
         "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\nTransfer-Encoding: chunked\r\n\r\n",
     ] {

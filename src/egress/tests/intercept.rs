@@ -324,7 +324,7 @@ async fn a_connection_that_never_rests_leaves_time_for_the_others() {
     let fixture = fixture(port, READING).await;
     let (address, done) = (fixture.address, Arc::new(AtomicBool::new(false)));
     let over = done.clone();
-    let flood = std::thread::spawn(move || {
+    let flood = tokio::task::spawn_blocking(move || {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
         let connect = format!("CONNECT {HOST_ALIAS}:{port} HTTP/1.1\r\nHost: {HOST_ALIAS}:{port}\r\n\r\n");
         stream.write_all(connect.as_bytes()).unwrap();
@@ -348,7 +348,7 @@ async fn a_connection_that_never_rests_leaves_time_for_the_others() {
     }
     done.store(true, Ordering::Relaxed);
     // The control: it was read all the while.
-    assert!(flood.join().unwrap() > 1024 * 1024);
+    assert!(flood.await.unwrap() > 1024 * 1024);
 }
 
 #[tokio::test]

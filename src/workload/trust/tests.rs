@@ -5,10 +5,6 @@ fn certificate(name: &str) -> String {
     Authority::generate(Some(name)).unwrap().certificate_pem().to_owned()
 }
 
-fn text<'t>(trust: &'t Trust, name: &str) -> &'t str {
-    &trust.provided.files.iter().find(|file| file.name == name).unwrap().text
-}
-
 fn count(text: &str) -> usize {
     certificates(text).count()
 }
@@ -34,8 +30,8 @@ fn the_bundle_extends_what_the_image_trusts() {
         _ => None,
     };
     let found = Some((system_file, system.clone().into_bytes()));
-    let trust = Trust::collect(&own, &[corporate_file], variable, found);
-    let (ca, bundle) = (text(&trust, CA), text(&trust, BUNDLE));
+    let trust = Trust::extend(Gathered::of(variable, found), &own, &[corporate_file]);
+    let (ca, bundle) = (&trust.ca, &trust.bundle);
     assert!(bundle.starts_with(&own) && ca.starts_with(&own));
     for certificate in [&own, &system, &image, &extra, &corporate] {
         assert_eq!(bundle.matches(certificate.as_str()).count(), 1);
@@ -43,8 +39,8 @@ fn the_bundle_extends_what_the_image_trusts() {
     assert_eq!((count(bundle), count(ca)), (5, 3));
     assert!(ca.contains(&extra) && ca.contains(&corporate) && !ca.contains(&system));
     assert!(matches!(&trust.notes[..], [note] if note.contains("REQUESTS_CA_BUNDLE") && note.contains("missing")));
-    let alone = Trust::collect(&own, &[], |_| None, None);
-    assert_eq!((text(&alone, BUNDLE), text(&alone, CA)), (own.as_str(), own.as_str()));
+    let alone = Trust::extend(Gathered::of(|_| None, None), &own, &[]);
+    assert_eq!((&alone.bundle, &alone.ca), (&own, &own));
     assert!(matches!(&alone.notes[..], [note] if note.contains("ca-certificates")));
 }
 
@@ -55,22 +51,39 @@ fn nothing_but_certificates_is_copied() {
     let key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----\n";
     let dressed = format!("{BEGIN}\n{secret}{END}\n{BEGIN}\n{key}{END}\n");
     let file = format!("{secret}{key}{own}{secret}{dressed}{BEGIN}\nMIIB");
-    let trust = Trust::collect(&own, &[], |_| None, Some(("/x".into(), file.into_bytes())));
-    assert_eq!(text(&trust, BUNDLE), own);
+    let gathered = Gathered::of(|_| None, Some(("/x".into(), file.into_bytes())));
+    assert_eq!(gathered.everybody, own);
     // More than anybody trusts is cut, and the sandbox's own is not what is left out.
     let filler: String = (0..TRUST_BYTES / 100).map(|n| format!("{BEGIN}\nMI{n:0>200}\n{END}\n")).collect();
-    let trust = Trust::collect(&own, &[], |_| None, Some(("/x".into(), filler.into_bytes())));
-    assert!(text(&trust, BUNDLE).starts_with(&own) && text(&trust, BUNDLE).len() < TRUST_BYTES * 5 / 4);
+    let trust = Trust::extend(Gathered::of(|_| None, Some(("/x".into(), filler.into_bytes()))), &own, &[]);
+    assert!(trust.bundle.starts_with(&own) && trust.bundle.len() < TRUST_BYTES * 5 / 4);
     assert!(matches!(&trust.notes[..], [note] if note.contains("left out")));
 }
 
 #[test]
 fn every_variable_is_a_path_of_one_of_the_two_files() {
-    let variables = variables();
+    let variables = variables(Path::new(TRUST_DIRECTORY));
     assert_eq!(variables.len(), REPLACING.len() + ADDING.len());
     for (name, path) in variables {
         let expected =
-            if ADDING.contains(&name) { "/run/openshell/tls/ca.pem" } else { "/run/openshell/tls/bundle.pem" };
+            if ADDING.contains(&name.as_str()) { "/run/openshell/tls/ca.pem" } else { "/run/openshell/tls/bundle.pem" };
         assert_eq!(path, expected, "{name}");
     }
+}
+
+#[test]
+fn both_files_are_written_for_all_to_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let trust = Trust { ca: "a".into(), bundle: "b".into(), notes: Vec::new() };
+    for _ in 0..2 {
+        trust.write(directory.path()).unwrap();
+        for (name, text) in [(CA, "a"), (BUNDLE, "b")] {
+            let path = directory.path().join(name);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o444);
+        }
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
+    let error = trust.write(&directory.path().join("missing")).unwrap_err();
+    assert!(error.to_string().contains("missing/ca.pem"), "{error}");
 }

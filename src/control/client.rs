@@ -1,0 +1,96 @@
+//! `process`'s side.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::unistd::geteuid;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep};
+
+use super::peer::credentials;
+use super::{Instruction, Link, LinkError, Report, State, VERSION};
+use crate::workload::trust::Gathered;
+
+/// Between two tries. The socket appears once `network` can serve, and the workload waits for nothing else.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody was there in time.
+    #[error(
+        "{}: nobody listens there after {} s ({source}); look at the log of the `network` container, or wait longer by \
+         --wait", path.display(), patience.as_secs_f64()
+    )]
+    Absent {
+        /// The socket.
+        path: PathBuf,
+        /// How long.
+        patience: Duration,
+        /// The last answer.
+        source: io::Error,
+    },
+    /// Another user's, or our own, is there.
+    #[error(
+        "{}: its owner runs as user {uid}, as the workload does; `network` must have a user of its own", path.display()
+    )]
+    OurOwn {
+        /// The socket.
+        path: PathBuf,
+        /// The user.
+        uid: u32,
+    },
+    /// There will be no sandbox.
+    #[error("the `network` supervisor refuses: {0}")]
+    Refused(String),
+    /// The connection failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}
+
+/// The connection as `process` has it.
+pub type Gate = Link<Instruction, Report>;
+
+/// Connects, says hello, and is told what to launch the workload with. `trusted` is whom the image trusts.
+///
+/// # Errors
+/// [`ConnectError`], at the latest after `patience`.
+pub async fn connect(path: &Path, trusted: Gathered, patience: Duration) -> Result<(Gate, State), ConnectError> {
+    let hello = Report::Hello { version: VERSION, trusted };
+    let deadline = Instant::now() + patience;
+    loop {
+        let source = match attempt(path, &hello).await {
+            // A door that closes while we come: its owner begins anew, or has somebody else.
+            Err(ConnectError::Link(LinkError::Closed)) => io::ErrorKind::ConnectionReset.into(),
+            Err(ConnectError::Link(LinkError::Io(error))) => error,
+            other => return other,
+        };
+        if Instant::now() + RETRY > deadline {
+            return Err(ConnectError::Absent { path: path.to_owned(), patience, source });
+        }
+        sleep(RETRY).await;
+    }
+}
+
+async fn attempt(path: &Path, hello: &Report) -> Result<(Gate, State), ConnectError> {
+    let stream = UnixStream::connect(path).await.map_err(LinkError::Io)?;
+    let uid = credentials(&stream).map_err(LinkError::Io)?.uid();
+    // Whoever has our user may be a workload that outlived its supervisor.
+    if uid == geteuid().as_raw() {
+        return Err(ConnectError::OurOwn { path: path.to_owned(), uid });
+    }
+    let mut link = Gate::over(stream);
+    link.send(hello).await?;
+    match link.receive().await? {
+        Instruction::State(state) if state.version == VERSION => Ok((link, *state)),
+        Instruction::State(state) => Err(ConnectError::Refused(format!(
+            "it speaks version {} of the control channel, and this one {VERSION}",
+            state.version
+        ))),
+        Instruction::Refused { reason } => Err(ConnectError::Refused(reason)),
+        Instruction::End | Instruction::Noted => {
+            Err(LinkError::Malformed("its first message is no state".to_owned()).into())
+        }
+    }
+}

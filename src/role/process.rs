@@ -1,0 +1,138 @@
+//! `process`: the workload of a sidecar pod, launched and confined without any privilege.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, raise};
+use nix::unistd::geteuid;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::proxy;
+use super::sandbox::{self, Failure};
+use super::workload::{self, Surroundings, Workload};
+use crate::cli;
+use crate::contract::exit;
+use crate::control::{self, Incoming, Instruction, LinkError, Report, State};
+use crate::egress::tls::roots;
+use crate::event::{Events, Severity, admin};
+use crate::workload::trust::Gathered;
+use crate::workload::{launch, supervise};
+
+/// How long `network` may take to note the end. It has nothing else to do then.
+const NOTED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Runs the workload; the exit code is its own.
+pub fn run(arguments: cli::Process) -> u8 {
+    sandbox::report(start(arguments))
+}
+
+fn start(arguments: cli::Process) -> Result<u8, Failure> {
+    let events = sandbox::open_events(&arguments.records)?;
+    proxy::harden(&events);
+    refuse_root()?;
+    let workload = Workload::of_container(&arguments.command, arguments.workload)?;
+    let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
+    let runtime = proxy::runtime().map_err(Failure::setup)?;
+    let wait = Duration::from_secs_f64(arguments.wait);
+    // On the main thread, whose end is the sandbox's end (`launch::prepare`).
+    let outcome = runtime.block_on(serve(&workload, &arguments.control_socket, wait, admin, &events));
+    events.flush();
+    runtime.shutdown_background();
+    outcome
+}
+
+/// The fence tells the workload from the proxy by user and group, and everything here is done without privilege.
+fn refuse_root() -> Result<(), Failure> {
+    if geteuid().is_root() {
+        return Err(Failure::setup(
+            "process runs as the sandbox's user and needs no privilege: set runAsUser and runAsGroup of the agent \
+             container to the sandbox's, or use network,process, which gives root's rights up",
+        ));
+    }
+    Ok(())
+}
+
+async fn serve(
+    workload: &Workload,
+    socket: &Path,
+    wait: Duration,
+    admin_listener: Option<TcpListener>,
+    events: &Events,
+) -> Result<u8, Failure> {
+    let (readiness, ready) = watch::channel(admin::Readiness::Waiting("the network supervisor is awaited".into()));
+    if let Some(listener) = admin_listener {
+        tokio::spawn(admin::serve(listener, ready, events.clone()));
+    }
+    let trusted = Gathered::of(|name| std::env::var_os(name), roots::system_bundle());
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::setup)?;
+    let (gate, state) = tokio::select! {
+        connected = control::connect(socket, trusted, wait) => connected.map_err(Failure::setup)?,
+        // There is no workload yet that could be asked.
+        _ = terminate.recv() => return Ok(exit::SIGNAL_BASE + Signal::SIGTERM as u8),
+    };
+    let (mut instructions, mut reports) = gate.split();
+    let running = launch::prepare(orders(workload, &state, events)?).await?.go().await?;
+    workload.record_start(&running, events);
+    reports.send(&Report::Started { pid: running.pid }).await.map_err(gone)?;
+    readiness.send_replace(admin::Readiness::Ready);
+    let code = tokio::select! {
+        code = supervise::run(running, workload.patience()) => code,
+        // What is dropped with it is the workload, which ends at once.
+        lost = follow(&mut instructions, &state, events) => return Err(gone(lost)),
+    };
+    readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
+    workload.record_end(code, events);
+    // Who does not hear of it sees it by the connection's end.
+    if reports.send(&Report::Exited { code }).await.is_ok() {
+        let _ = timeout(NOTED_WITHIN, noted(&mut instructions)).await;
+    }
+    Ok(code)
+}
+
+fn orders(workload: &Workload, state: &State, events: &Events) -> Result<crate::workload::Orders, Failure> {
+    let identity = workload::identify(&state.policy.process, events)?;
+    let grants = workload.grants(&state.policy.filesystem, state.policy.landlock);
+    let surroundings = Surroundings {
+        // The pod's own: its network is fenced, its mounts are the container's.
+        isolation: None,
+        proxy: state.proxy.clone(),
+        environment: state.environment.clone(),
+        trust: state.trust.clone(),
+    };
+    workload.orders(identity, grants, surroundings)
+}
+
+/// Does what `network` says while the workload runs; returns when it says nothing more.
+async fn follow(instructions: &mut Incoming<Instruction>, begun: &State, events: &Events) -> LinkError {
+    loop {
+        match instructions.receive().await {
+            // As if the container's runtime had asked: the workload has its grace.
+            Ok(Instruction::End) => {
+                let _ = raise(Signal::SIGTERM);
+            }
+            Ok(Instruction::State(state)) if state.policy != begun.policy => events.find(
+                Severity::Informational,
+                "policy-static",
+                "the changed policy grants other paths or another identity: that takes effect when the sandbox starts \
+                 again",
+            ),
+            Ok(_) => {}
+            Err(error) => return error,
+        }
+    }
+}
+
+async fn noted(instructions: &mut Incoming<Instruction>) -> Result<(), LinkError> {
+    while instructions.receive().await? != Instruction::Noted {}
+    Ok(())
+}
+
+fn gone(error: LinkError) -> Failure {
+    Failure::setup(format!(
+        "{error}, and a workload does not run without the proxy that polices it: it has been ended; look at the log of \
+         the `network` container"
+    ))
+}

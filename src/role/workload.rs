@@ -1,0 +1,217 @@
+//! What `process` and the combined sandbox do alike for the workload: who it is, what it sees, how it is started.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::sandbox::Failure;
+use crate::cli::WorkloadOptions;
+use crate::confine::identity::{self, Identity};
+use crate::confine::landlock::{self, Grants};
+use crate::confine::limits::Limits;
+use crate::contract::{SANDBOX_HOME, env, exit};
+use crate::event::{Event, Events, ProcessActivity, ProcessStep, Severity};
+use crate::netns::Isolation;
+use crate::policy::{Compatibility, Filesystem, ProcessIdentity};
+use crate::workload::command::{self, Command, CommandError};
+use crate::workload::environment::{self, Environment, Inherit, UserVariable};
+use crate::workload::launch::{LaunchError, Running};
+use crate::workload::{Orders, supervise};
+
+/// The workload's home where its own is not granted for writing; every policy grants it.
+const FALLBACK_HOME: &str = "/tmp";
+
+/// What to run, and how.
+#[derive(Debug)]
+pub struct Workload {
+    /// Program and arguments.
+    pub command: Command,
+    /// What passes from this environment into the workload's.
+    pub inherit: Inherit,
+    /// Variables that the user set.
+    pub variables: Vec<UserVariable>,
+    /// Where the workload starts, and what `include_workdir` grants.
+    pub workdir: Option<PathBuf>,
+    /// Everything else, as given.
+    pub options: WorkloadOptions,
+}
+
+/// Where the workload is to live.
+#[derive(Debug)]
+pub struct Surroundings {
+    /// Namespaces to make; `None` where the pod has them already.
+    pub isolation: Option<Isolation>,
+    /// URL of the only way out.
+    pub proxy: String,
+    /// Variables that say whom to trust.
+    pub environment: BTreeMap<String, String>,
+    /// The directory that they name.
+    pub trust: Option<PathBuf>,
+}
+
+impl Workload {
+    /// A container's: what follows `--`, or what the driver has put into the environment.
+    ///
+    /// # Errors
+    /// [`Failure`]: no command, a working directory that is not there, variables that cannot be read.
+    pub fn of_container(words: &[OsString], options: WorkloadOptions) -> Result<Self, Failure> {
+        let spec = std::env::var(env::MAIN_PROCESS_SPEC).ok();
+        let variables = match std::env::var(env::USER_ENVIRONMENT) {
+            Ok(text) => environment::parse_json(&text).map_err(Failure::usage)?,
+            Err(_) => Vec::new(),
+        };
+        let workdir = match &options.workdir {
+            Some(given) => Some(existing(given)?),
+            // An image that says nothing, or the root, means its workspace (facts §1.3).
+            None => match std::env::current_dir() {
+                Ok(here) if here != Path::new("/") => Some(here),
+                _ => Some(PathBuf::from(SANDBOX_HOME)).filter(|home| home.is_dir()),
+            },
+        };
+        let command = command::resolve(words, spec.as_deref())?;
+        Ok(Self { command, inherit: Inherit::AllButOurs, variables, workdir, options })
+    }
+
+    /// What the workload may see: the policy's paths, the system's, and its working directory.
+    #[must_use]
+    pub fn grants(&self, filesystem: &Filesystem, landlock: Compatibility) -> Grants {
+        Grants::of(&filesystem.with_baseline(self.workdir.as_deref()), landlock)
+    }
+
+    /// Puts it all together.
+    ///
+    /// # Errors
+    /// A limit that is none.
+    pub fn orders(
+        &self,
+        mut identity: Identity,
+        mut grants: Grants,
+        surroundings: Surroundings,
+    ) -> Result<Orders, Failure> {
+        let mut limits = Limits::default();
+        for limit in &self.options.limits {
+            limits.set(limit).map_err(Failure::usage)?;
+        }
+        // A home that the workload cannot write breaks more tools than one that is empty.
+        if !grants.read_write.iter().any(|granted| Path::new(&identity.home).starts_with(granted)) {
+            identity.home = FALLBACK_HOME.to_owned();
+        }
+        let workdir = Some(self.start_directory(&grants));
+        grants.read_only.extend(surroundings.trust);
+        let trust: Vec<(&str, &str)> =
+            surroundings.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let environment = Environment {
+            identity: &identity,
+            inherit: self.inherit.clone(),
+            user: &self.variables,
+            proxy: Some(&surroundings.proxy),
+            trust: &trust,
+            terminal: std::io::stdin().is_terminal(),
+        }
+        .build();
+        Ok(Orders {
+            isolation: surroundings.isolation,
+            command: self.command.argv.clone(),
+            environment,
+            workdir,
+            identity,
+            grants,
+            seccomp: self.options.seccomp.into(),
+            limits,
+            grace: self.grace(),
+        })
+    }
+
+    /// Where the workload starts: the working directory, unless it was not asked for by name and is not to be seen.
+    fn start_directory(&self, grants: &Grants) -> PathBuf {
+        let granted =
+            |path: &&PathBuf| grants.read_only.iter().chain(&grants.read_write).any(|grant| path.starts_with(grant));
+        let named = self.options.workdir.is_some();
+        self.workdir.as_ref().filter(|path| named || granted(path)).cloned().unwrap_or_else(|| PathBuf::from("/"))
+    }
+
+    fn grace(&self) -> Duration {
+        Duration::from_secs_f64(self.options.grace)
+    }
+
+    /// How patient to be with it.
+    #[must_use]
+    pub fn patience(&self) -> supervise::Options {
+        supervise::Options {
+            timeout: (self.options.timeout > 0.0).then(|| Duration::from_secs_f64(self.options.timeout)),
+            grace: self.grace(),
+        }
+    }
+
+    /// Records that it runs, and what of its confinement is not in force.
+    pub fn record_start(&self, running: &Running, events: &Events) {
+        report_landlock(&running.landlock, events);
+        for note in &running.notes {
+            events.find(Severity::Informational, "launch-note", note.clone());
+        }
+        events.emit(self.step(ProcessStep::Launched, Some(running.pid)));
+    }
+
+    /// Records how it ended.
+    pub fn record_end(&self, code: u8, events: &Events) {
+        events.emit(self.step(ProcessStep::Exited(code), None));
+    }
+
+    fn step(&self, activity: ProcessStep, pid: Option<u32>) -> Event {
+        let command = self.command.argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+        Event::Process(ProcessActivity { activity, command, pid })
+    }
+}
+
+/// Who the workload is: the driver's numbers, the policy's names, or what is left.
+pub fn identify(policy: &ProcessIdentity, events: &Events) -> Result<Identity, Failure> {
+    let (uid, gid) = (std::env::var(env::SANDBOX_UID).ok(), std::env::var(env::SANDBOX_GID).ok());
+    let sources = identity::Sources { policy: policy.clone(), uid: uid.as_deref(), gid: gid.as_deref() };
+    let identity = Identity::resolve(&sources).map_err(Failure::setup)?;
+    for note in &identity.notes {
+        events.find(Severity::Informational, "identity-note", note.clone());
+    }
+    Ok(identity)
+}
+
+/// A working directory that was asked for by name must be there.
+pub fn existing(directory: &Path) -> Result<PathBuf, Failure> {
+    match std::fs::canonicalize(directory) {
+        Ok(path) if path.is_dir() => Ok(path),
+        Ok(path) => Err(Failure::setup(format!("--workdir {}: it is no directory; name one", path.display()))),
+        Err(error) => Err(Failure::setup(format!(
+            "--workdir {}: {error}; make the directory, or name another",
+            directory.display()
+        ))),
+    }
+}
+
+/// What is not in force is said, loudly.
+fn report_landlock(enforced: &landlock::Enforced, events: &Events) {
+    let severity = match enforced.status {
+        landlock::Status::Fully => return,
+        landlock::Status::Partially => Severity::Medium,
+        landlock::Status::Not => Severity::High,
+    };
+    let reason = enforced.reason.clone().unwrap_or_else(|| "the kernel did not say why".into());
+    events.find(severity, "landlock-not-enforced", format!("the policy's paths are not wholly enforced: {reason}"));
+}
+
+impl From<LaunchError> for Failure {
+    fn from(error: LaunchError) -> Self {
+        Self::with(error.code, error.message)
+    }
+}
+
+impl From<CommandError> for Failure {
+    /// Nothing to run is "not found", a specification that cannot be read is set-up.
+    fn from(error: CommandError) -> Self {
+        let code = match error {
+            CommandError::Missing => exit::NOT_FOUND,
+            _ => exit::SETUP,
+        };
+        Self::with(code, error.to_string())
+    }
+}
