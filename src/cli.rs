@@ -471,7 +471,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// Raise the fence of a sidecar pod and lay out the directories that its containers share.
 ///
-/// Runs as root with NET_ADMIN, CHOWN and FOWNER and nothing else, in the pod's network namespace, before anything of
+/// Runs as root with NET_ADMIN and CHOWN and nothing else, in the pod's network namespace, before anything of
 /// the image's. Run again, it repairs. Exit code 0 only when all of it stands.
 #[derive(Debug, Parser)]
 #[command(name = "network-init")]

@@ -47,6 +47,15 @@ pub const CLIENT_TLS_FILES: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 /// Uid and gid of the proxy unless configured. The fence lets out the two together, so neither may be anybody else's.
 pub const PROXY_ID: u32 = 1337;
 
+/// Who a container is to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
 /// Environment variables that roles read. Identity and endpoints only: what draws a boundary comes from argv, because
 /// an image can bake environment but cannot change the argv a driver sets.
 pub mod env {

@@ -216,6 +216,11 @@ impl Pod<'_> {
         (self.inspect(container, ".State.ExitCode").parse().expect("a number"), started.elapsed())
     }
 
+    /// Kills a container, as its node might for want of memory.
+    pub fn kill(&self, container: &str) {
+        self.podman.expect(["kill", "--signal", "KILL", &self.container(container)]);
+    }
+
     /// Starts a container that has ended, and waits for its end where it is an init container.
     pub fn start_again(&self, container: &str) -> Output {
         self.podman.output(["start", "--attach", &self.container(container)])
@@ -286,6 +291,15 @@ impl Manifest {
             .flat_map(|(_, list)| list.as_array_mut().expect("a list"))
             .find(|container| container["name"] == name)
             .expect("a container of that name")
+    }
+
+    /// Replaces the workload, which follows `--` in the agent's command.
+    pub fn workload(&mut self, command: &[&str]) -> &mut Self {
+        let arguments = self.container("agent")["command"].as_array_mut().expect("a list");
+        let dashes = arguments.iter().position(|argument| argument == "--").expect("`--`");
+        arguments.truncate(dashes + 1);
+        arguments.extend(command.iter().map(|&argument| argument.into()));
+        self
     }
 
     /// Replaces the policy.

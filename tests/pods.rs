@@ -1,4 +1,4 @@
-//! Promises 22.x: pods for real, from images that are built here and the manifests of `images/pods`.
+//! Promises 24.x: pods for real, from images that are built here and the manifests of `images/pods`.
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, TcpListener, UdpSocket};
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::origins::{self, Origin};
 use crate::podman::{Manifest, Pod, Podman, text};
-use crate::world::{ORIGIN_V4, ORIGIN_V6, World};
+use crate::world::{ORIGIN_V4, ORIGIN_V6, World, eventually};
 
 /// A pod whose agent runs what an init container has laid into its volume.
 const SIDELOADED: &str = r"
@@ -86,14 +86,15 @@ fn init_containers_sideload_and_wait_without_a_privilege() {
     assert_eq!(pod.logs("agent"), "");
 }
 
+/// Lets curl reach one name.
+const POLICY: &str = "version: 1\nnetwork_policies:\n  test:\n    endpoints:\n      - {host: api.example.com, port: 80}\n    \
+                      binaries:\n      - {path: /usr/bin/curl}\n";
+
 /// The sidecar pod with a policy of the tests' own. Its agent sleeps, and what the tests run in it has more freedom than
 /// the workload has: neither Landlock nor seccomp nor an environment of the supervisor's.
 fn fenced() -> Manifest {
     let mut manifest = Manifest::of("sidecar.yaml");
-    manifest.policy(
-        "version: 1\nnetwork_policies:\n  test:\n    endpoints:\n      - {host: api.example.com, port: 80}\n    binaries:\n      - {path: \
-         /usr/bin/curl}\n",
-    );
+    manifest.policy(POLICY);
     manifest.container("agent")["command"] = json!(["sleep", "1000"]);
     let network = manifest.container("openshell-supervisor-network")["command"].as_array_mut().expect("a list");
     // The other end of the control channel is what sleeps.
@@ -105,6 +106,9 @@ fn fenced() -> Manifest {
     manifest.programs_of_this_machine(Some("agent"));
     manifest
 }
+
+/// What the end of one container may take to end the other. The promise is a second; Podman takes another to tell.
+const COUPLED: Duration = Duration::from_secs(3);
 
 /// Waits until the proxy of a pod serves.
 fn until_it_serves(pod: &Pod<'_>) {
@@ -410,12 +414,80 @@ fn the_workload_sees_the_proxys_process_and_nothing_of_it() {
     let refused = attempts("agent");
     assert_eq!(refused.lines().count(), 9, "{refused}");
     assert!(!refused.contains("PASSED") && refused.contains("ptrace EPERM\nsignal EPERM"), "{refused}");
-    // What the agent has of the proxy's volume, it has without the private part.
-    let key = "/etc/openshell-tls/proxy/client/tls.key";
-    let own = pod.exec("agent", None, &["cat", key]);
-    assert!(text(&own.stderr).contains("Permission denied"), "{}", text(&own.stderr));
-    assert!(!pod.exec("agent", None, &["ls", "/etc/openshell"]).status.success());
+    // The proxy's volumes are not the agent's.
+    for path in ["/etc/openshell-tls", "/etc/openshell"] {
+        assert!(!pod.exec("agent", None, &["ls", path]).status.success(), "{path}");
+    }
     // Control: a container with the capabilities that the agent must not have.
     let passed = attempts("allowed");
     assert_eq!(passed.matches("PASSED").count(), 9, "{passed}");
+}
+
+/// What a workload of the sidecar pod finds.
+const INSIDE: &str = "grep -E '^(NoNewPrivs|CapEff|CapBnd|Seccomp_filters):' /proc/self/status
+env | grep OPENSHELL_
+ls /opt/openshell/bin 2>&1
+ls /run/openshell-sidecar 2>&1
+touch /sandbox/file /tmp/file && echo written
+echo allowed; curl -sS http://api.example.com/ 2>&1
+echo denied; curl -sS http://other.example.com/ 2>&1
+echo around; curl -sS --noproxy '*' http://10.99.0.2/ 2>&1
+exit 7";
+
+#[test]
+fn the_workload_of_a_sidecar_pod_is_confined_and_its_end_is_the_pods() {
+    let world = World::new();
+    let _origin = Origin::start_at(&world, Ipv6Addr::UNSPECIFIED, 80, origins::hello());
+    let podman = Podman::new(&world);
+    let mut manifest = Manifest::of("sidecar.yaml");
+    manifest.policy(POLICY).workload(&["sh", "-c", INSIDE]);
+    let pod = podman.start(&manifest);
+    let (code, _) = pod.end_of("agent", Duration::from_secs(30));
+    let said = pod.logs("agent");
+    assert_eq!(code, 7, "{}", pod.everything());
+    assert_eq!(pod.end_of("openshell-supervisor-network", Duration::from_secs(5)).0, 0, "{}", pod.everything());
+    let none = "0000000000000000";
+    for expected in [
+        &format!("CapEff:\t{none}\nCapBnd:\t{none}\nNoNewPrivs:\t1\nSeccomp_filters:\t"),
+        "OPENSHELL_SANDBOX=1\n",
+        "ls: can't open '/opt/openshell/bin': Permission denied\n",
+        "ls: can't open '/run/openshell-sidecar': Permission denied\n",
+        "written\nallowed\nhello from GET /\ndenied\n{\"error\":\"policy_denied\"",
+        "around\ncurl: (7) Failed to connect",
+    ] {
+        assert!(said.contains(expected), "{expected:?} is not in:\n{}", pod.everything());
+    }
+    assert_eq!(said.matches("OPENSHELL_").count(), 1, "{said}");
+    let filters = |text: &str| -> u32 {
+        let count = text.split("Seccomp_filters:").nth(1).and_then(|rest| rest.split_whitespace().next());
+        count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count of filters: {text}"))
+    };
+    drop(pod);
+    // Control: the same container without the supervisor sees what the runtime alone takes away.
+    manifest.container("agent")["command"] = json!(["sh", "-c", INSIDE]);
+    let pod = podman.start(&manifest);
+    pod.end_of("agent", Duration::from_secs(30));
+    let free = pod.logs("agent");
+    assert!(free.contains("\nopenshell-supervisor\n") && free.contains("OPENSHELL_SANDBOX_UID=1000"), "{free}");
+    assert!(filters(&said) > filters(&free), "{said}\n{free}");
+}
+
+#[test]
+fn a_sidecar_pod_ends_within_moments_of_either_of_its_containers() {
+    const PAIR: [&str; 2] = ["agent", "openshell-supervisor-network"];
+    let world = World::new();
+    let podman = Podman::new(&world);
+    let mut manifest = Manifest::of("sidecar.yaml");
+    manifest.policy(POLICY).workload(&["sh", "-c", "echo ready; sleep 1000"]);
+    for (victim, other) in [(0, 1), (1, 0)] {
+        let pod = podman.start(&manifest);
+        eventually("the workload runs", || pod.logs("agent").contains("ready\n"));
+        // Control: nobody is killed, and both go on.
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(PAIR.iter().all(|container| pod.runs(container)), "{}", pod.everything());
+        pod.kill(PAIR[victim]);
+        let (code, took) = pod.end_of(PAIR[other], Duration::from_secs(10));
+        assert_ne!(code, 0, "{}", pod.everything());
+        assert!(took < COUPLED, "{} ended {took:?} after {}", PAIR[other], PAIR[victim]);
+    }
 }

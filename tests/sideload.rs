@@ -1,4 +1,4 @@
-//! Promises 20.x: the executable lays itself into a volume.
+//! Promises 21.x: the executable lays itself into a volume.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};

@@ -1,4 +1,4 @@
-//! Promises 21.x: waiting until something accepts connections.
+//! Promises 22.x: waiting until something accepts connections.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::process::Stdio;

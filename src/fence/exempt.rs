@@ -1,21 +1,12 @@
 //! Whom the pod fence lets out: one uid together with one gid, which nothing but the proxy may have.
 
-use crate::contract::OVERFLOW_ID;
+use crate::contract::{Ids, OVERFLOW_ID};
 
 /// Ids below this belong to the system (shadow-utils' `UID_MIN`).
 const FIRST_ORDINARY: u32 = 1000;
 
 /// `(uid_t)-1` means "no change" to chown(2) and setresuid(2), and is nobody's id.
 const NO_ID: u32 = u32::MAX;
-
-/// Who somebody is to the kernel: uid and gid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ids {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-}
 
 /// The proxy's ids, fit to be let out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,10 @@
 use netlink_packet_netfilter::nftables::{InetHookNumber, MetaKey};
 
 use super::encode::{self, Chain, Connection, Existing, FILTER, Family, IPV6, NEW, Policy, Rejection, Rule, Ruleset};
-use super::exempt::{Exempt, Ids};
+use super::exempt::Exempt;
 use super::refusal::{self, TCP};
 use super::{Error, TABLE, raise};
+use crate::contract::Ids;
 
 /// Mark of a connection that may go on. Nothing but the number matters; it spells `oshf`, so that it is no one else's
 /// by chance.

@@ -14,6 +14,8 @@ use super::*;
 use crate::sys::child;
 use crate::sys::netlink::{Protocol, Socket};
 
+mod pods;
+
 /// Takes the fence away, as controls need it.
 pub(crate) fn remove(socket: &Socket) {
     let control =

@@ -1,10 +1,11 @@
-//! `network-init`: what a sidecar pod needs before anything runs in it. Root with NET_ADMIN, CHOWN and FOWNER.
+//! `network-init`: what a sidecar pod needs before anything runs in it. Root with NET_ADMIN and CHOWN.
 
 use super::sandbox::{self, Failure};
 use crate::cli;
-use crate::fence::exempt::{Exempt, Ids};
+use crate::contract::Ids;
+use crate::fence::exempt::Exempt;
 use crate::fence::pod;
-use crate::volume::directory::{Held, Owner};
+use crate::volume::directory::Held;
 use crate::volume::tls;
 
 /// The shared directory: the proxy makes its control socket there, which gets the sandbox's group by the setgid bit; the
@@ -21,18 +22,23 @@ pub fn run(arguments: cli::NetworkInit) -> u8 {
 
 fn start(arguments: &cli::NetworkInit) -> Result<u8, Failure> {
     let proxy = exempt(arguments)?;
-    let (uid, gid) = (proxy.ids().uid, proxy.ids().gid);
+    let owner = proxy.ids();
     refuse_nested(arguments)?;
     let client_tls = tls::read(&arguments.client_tls_dir).map_err(Failure::setup)?;
 
-    let shared = Held::take(&arguments.sidecar_state_dir, uid).map_err(Failure::setup)?;
-    let private = Held::take(&arguments.sidecar_tls_dir, uid).map_err(Failure::setup)?;
-    tls::lay_out(&private, client_tls.as_ref(), Owner { uid, gid }).map_err(Failure::setup)?;
-    private.give(Owner { uid, gid }, PRIVATE_MODE).map_err(Failure::setup)?;
-    shared.give(Owner { uid, gid: arguments.sandbox_gid }, SHARED_MODE).map_err(Failure::setup)?;
+    let shared = Held::take(&arguments.sidecar_state_dir, owner.uid).map_err(Failure::setup)?;
+    let private = Held::take(&arguments.sidecar_tls_dir, owner.uid).map_err(Failure::setup)?;
+    tls::lay_out(&private, client_tls.as_ref(), owner).map_err(Failure::setup)?;
+    private.give(owner, PRIVATE_MODE).map_err(Failure::setup)?;
+    shared.give(Ids { gid: arguments.sandbox_gid, ..owner }, SHARED_MODE).map_err(Failure::setup)?;
 
     let family = pod::raise(proxy).map_err(Failure::setup)?;
-    eprintln!("openshell-supervisor: network-init: the {} fence stands, and lets out {uid}:{gid}", family.name());
+    eprintln!(
+        "openshell-supervisor: network-init: the {} fence stands, and lets out {}:{}",
+        family.name(),
+        owner.uid,
+        owner.gid
+    );
     Ok(0)
 }
 

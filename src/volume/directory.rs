@@ -1,8 +1,9 @@
 //! Directories that one container prepares and others use.
 //!
-//! The role that does so is root with CHOWN and FOWNER and nothing else. Without DAC_OVERRIDE it cannot open a directory
-//! that it gave away with a narrow mode, so it takes it back before it does anything; without FSETID it cannot set the
-//! setgid bit for a group that is not its own, so the mode comes before the owner. While a directory is held, it is
+//! The role that does so is root with CHOWN and nothing else. Without DAC_OVERRIDE it cannot open a directory that it
+//! gave away with a narrow mode, and without FOWNER it cannot change that mode, so it takes it back before it does
+//! anything; without FSETID it cannot set the setgid bit for a group that is not its own, so the mode comes before the
+//! owner. While a directory is held, it is
 //! closed to everybody else.
 
 use std::ffi::{CString, OsStr};
@@ -18,6 +19,8 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, getegid, geteuid, unlinkat};
+
+use crate::contract::Ids;
 
 /// Nobody but the holder.
 const HELD: Mode = Mode::S_IRWXU;
@@ -73,15 +76,6 @@ pub enum Error {
     },
 }
 
-/// Whose something is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-}
-
 /// A directory that belongs to this process for now, and to nobody else.
 #[derive(Debug)]
 pub struct Held {
@@ -121,7 +115,7 @@ impl Held {
     ///
     /// # Errors
     /// The kernel refused, the file being there already included.
-    pub fn write(&self, name: &str, content: &[u8], owner: Owner, mode: u32) -> Result<(), Error> {
+    pub fn write(&self, name: &str, content: &[u8], owner: Ids, mode: u32) -> Result<(), Error> {
         let call = |call, errno| refused(self.path.join(name), call, errno);
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = openat(&self.fd, name, flags, Mode::S_IRUSR).map_err(|errno| call("open", errno))?;
@@ -162,7 +156,7 @@ impl Held {
     ///
     /// # Errors
     /// The kernel refused, or the file system did not keep it.
-    pub fn give(self, owner: Owner, mode: u32) -> Result<(), Error> {
+    pub fn give(self, owner: Ids, mode: u32) -> Result<(), Error> {
         give(&self.fd, &self.path, owner, mode)
     }
 
@@ -207,7 +201,7 @@ fn take_at(parent: &impl AsFd, name: &OsStr, path: PathBuf, former: u32) -> Resu
     Ok(Held { path, fd })
 }
 
-fn give(fd: &impl AsFd, path: &Path, owner: Owner, mode: u32) -> Result<(), Error> {
+fn give(fd: &impl AsFd, path: &Path, owner: Ids, mode: u32) -> Result<(), Error> {
     let call = |call, errno| refused(path.to_owned(), call, errno);
     fchmod(fd, Mode::from_bits_truncate(mode)).map_err(|errno| call("chmod", errno))?;
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
@@ -223,7 +217,7 @@ fn give(fd: &impl AsFd, path: &Path, owner: Owner, mode: u32) -> Result<(), Erro
 
 fn refused(path: PathBuf, call: &'static str, errno: Errno) -> Error {
     let remedy = match errno {
-        Errno::EPERM | Errno::EACCES => "it takes root with the capabilities CHOWN and FOWNER",
+        Errno::EPERM | Errno::EACCES => "it takes root with the capability CHOWN",
         Errno::EROFS => "mount the volume writable",
         Errno::ENOSPC | Errno::EDQUOT => "the volume is full",
         _ => "it must be a volume of the pod's own, or what an earlier run left there",

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::directory::{self, Held, Owner};
-use crate::contract::{CLIENT_TLS_FILES, PROXY_CLIENT_TLS};
+use super::directory::{self, Held};
+use crate::contract::{CLIENT_TLS_FILES, Ids, PROXY_CLIENT_TLS};
 
 /// Where the new copy grows until it is whole.
 const UNFINISHED: &str = ".client.new";
@@ -104,7 +104,7 @@ pub fn read(directory: &Path) -> Result<Option<Material>, Error> {
 ///
 /// # Errors
 /// The kernel refused a step; a run that succeeds later leaves nothing of this one.
-pub fn lay_out(directory: &Held, material: Option<&Material>, owner: Owner) -> Result<(), Error> {
+pub fn lay_out(directory: &Held, material: Option<&Material>, owner: Ids) -> Result<(), Error> {
     directory.remove(UNFINISHED, owner.uid)?;
     if let Some(Material(files)) = material {
         let copy = directory.take_below(UNFINISHED, owner.uid)?;

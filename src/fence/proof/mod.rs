@@ -105,7 +105,7 @@ pub fn within(limit: Duration) -> Result<Proof, Doubt> {
 ///
 /// # Errors
 /// [`Doubt`].
-pub fn once() -> Result<Proof, Doubt> {
+fn once() -> Result<Proof, Doubt> {
     let mut versions = vec![IpVersion::V4];
     if kernel_speaks_ipv6() {
         versions.push(IpVersion::V6);

@@ -99,20 +99,18 @@ impl Ways {
         let mut ways = Self::default();
         let hops = hops(version).map_err(routes)?;
         ways.default = hops.iter().any(|hop| hop.prefix == 0);
-        let mut known = BTreeSet::new();
         for hop in hops.iter().take(ROUTES) {
-            let behind = inhabitants(hop).into_iter().find(|address| leaves(*address, hop.interface));
-            for address in hop.gateway.into_iter().chain(behind) {
-                if known.insert((address, hop.interface)) {
-                    ways.on_link.push(Target { address, interface: hop.interface, device: None });
+            let to = |address| Target { address, interface: hop.interface, device: None };
+            let gateway = hop.gateway.map(to).filter(leaves);
+            let behind = inhabitants(hop).into_iter().map(to).find(leaves);
+            for target in gateway.into_iter().chain(behind) {
+                if !ways.on_link.contains(&target) {
+                    ways.on_link.push(target);
                 }
             }
         }
-        ways.outside = version
-            .outside()
-            .filter(|address| leaves(*address, 0))
-            .map(|address| Target { address, interface: 0, device: None })
-            .collect();
+        ways.outside =
+            version.outside().map(|address| Target { address, interface: 0, device: None }).filter(leaves).collect();
         if version == IpVersion::V4 {
             ways.unrouted = unrouted().map_err(|source| Doubt::Unreadable { what: "interfaces", source })?;
         }
@@ -208,14 +206,15 @@ fn inhabitants(hop: &Hop) -> Vec<IpAddr> {
     }
 }
 
-/// Whether the kernel routes an address out of the pod; through `interface`, where that is not 0.
-fn leaves(address: IpAddr, interface: u32) -> bool {
+/// Whether the kernel routes an address out of the pod, by the rules that are in force.
+fn leaves(target: &Target) -> bool {
+    let address = target.address;
     let mut request = RouteMessage::default();
     request.header.address_family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     request.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
     request.attributes.push(RouteAttribute::Destination(address.into()));
-    if interface != 0 {
-        request.attributes.push(RouteAttribute::Oif(interface));
+    if target.is_link_local() {
+        request.attributes.push(RouteAttribute::Oif(target.interface));
     }
     // An error is the answer that there is no way: unreachable, prohibited, a black hole.
     let Ok(answers) = ask(request, 0) else { return false };
