@@ -14,6 +14,7 @@ use crate::confine::seccomp::Profile;
 use crate::contract::{CLIENT_TLS_DIRECTORY, CONTROL_SOCKET, PROXY_ID, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY, env};
 use crate::egress::Exemptions;
 use crate::event::{Destination, LogLevel};
+use crate::policy::host::Host;
 
 /// Run a command confined, with its egress policed.
 ///
@@ -403,6 +404,33 @@ pub struct Health {
     pub timeout: f64,
 }
 
+/// Copy this executable into a volume, so that another image can run it.
+///
+/// The destination is replaced in one step: whoever looks finds the whole new file, or what was there before. The copy
+/// has mode 0555. Needs no privilege, no shell and no writable root; links and special files are refused.
+#[derive(Debug, Parser)]
+#[command(name = "sideload")]
+pub struct Sideload {
+    /// The file to write, or an existing directory, where the copy keeps the executable's name
+    #[arg(value_name = "DEST", value_hint = ValueHint::AnyPath)]
+    pub destination: PathBuf,
+}
+
+/// Wait until HOST:PORT accepts connections, and keeps them: exit 0, or 1 when time is up.
+///
+/// The name is resolved anew for each try, and every address is tried. A peer that accepts and closes at once, as the
+/// front of a service that is not there, has not accepted.
+#[derive(Debug, Parser)]
+#[command(name = "wait-for-tcp")]
+pub struct WaitForTcp {
+    /// What to connect to: a name or an address, and a port
+    #[arg(value_name = "HOST:PORT", value_parser = destination)]
+    pub destination: (Host, u16),
+    /// How long to try
+    #[arg(long, value_name = "SECONDS", default_value_t = 180.0, value_parser = seconds)]
+    pub timeout: f64,
+}
+
 /// Print a shell's completion script.
 #[derive(Debug, Parser)]
 #[command(name = "completions")]
@@ -422,6 +450,15 @@ pub struct Man {
 /// An address and a port, numbers both.
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "expected an address and a port, in numbers, such as 127.0.0.1:9090 or [::1]:9090".into())
+}
+
+/// A host, in any spelling, and a port.
+fn destination(text: &str) -> Result<(Host, u16), String> {
+    let expected = "expected HOST:PORT, such as proxy.example.com:3128 or [::1]:3128";
+    let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("there is no port; {expected}"))?;
+    let port = port.parse().ok().filter(|&port| port != 0).ok_or_else(|| format!("{port:?} is no port; {expected}"))?;
+    let host = Host::parse(host).map_err(|error| format!("{error}; {expected}"))?;
+    Ok((host, port))
 }
 
 /// A number of seconds, fractions allowed.

@@ -29,7 +29,7 @@ pub const TRUST_DIRECTORY: &str = "/run/openshell/tls";
 /// Directory that the two supervisors of a sidecar pod share: the proxy's, readable for the sandbox's group.
 pub const SIDECAR_DIRECTORY: &str = "/run/openshell-sidecar";
 
-/// Socket of the control channel, in [`SIDECAR_DIRECTORY`].
+/// Socket of the control channel, below [`SIDECAR_DIRECTORY`].
 pub const CONTROL_SOCKET: &str = "/run/openshell-sidecar/control.sock";
 
 /// Directory of the proxy's private files, closed to the workload.

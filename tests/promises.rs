@@ -8,6 +8,7 @@ mod clients;
 mod origins;
 #[allow(dead_code, reason = "the bench uses the same pods, and other parts of them")]
 mod pod;
+mod podman;
 
 mod bounds;
 mod cli;
@@ -24,12 +25,15 @@ mod lifecycle;
 mod network;
 mod network_init;
 mod parent;
+mod pods;
 mod policy;
 mod programs;
 mod reload;
 mod run;
 mod sidecar;
+mod sideload;
 mod specification;
 mod trust;
 mod verify_fence;
+mod wait_for_tcp;
 mod wire;

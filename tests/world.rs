@@ -19,6 +19,7 @@ pub const ORIGIN_V4: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 pub const ORIGIN_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 2);
 /// Addresses of the machine.
 pub const MACHINE_V4: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+pub const MACHINE_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 1);
 
 /// Names that the machine's hosts file gives the origin.
 pub const ORIGIN_NAMES: [&str; 4] = ["api.example.com", "github.com", "other.example.com", "mail.example.com"];
@@ -147,6 +148,16 @@ impl World {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.machine]).arg(program);
         command
+    }
+
+    /// The machine's network namespace, for what must keep this machine's mounts (`ip netns exec` covers /sys).
+    pub fn machine_namespace(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.machine)
+    }
+
+    /// Lets the origin answer a network behind the machine.
+    pub fn route_from_origin(&self, network: &str, via: IpAddr) {
+        ip(&["-n", &self.origin, "route", "add", network, "via", &via.to_string()]);
     }
 
     /// `openshell-supervisor run` on the machine.

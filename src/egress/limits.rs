@@ -82,6 +82,14 @@ pub const DIAL_STAGGER: Duration = Duration::from_millis(250);
 /// Addresses of one name that are tried; each must have passed the guard.
 pub const DIAL_ADDRESSES: usize = 16;
 
+/// One address that is waited for, to accept: more than the two retransmissions of a SYN, at 1 and 3 s, that a busy
+/// machine may need.
+pub const REACH_CONNECT_TIME: Duration = Duration::from_secs(5);
+
+/// How long it must then keep the connection. Balancers that accept before they know whether anything stands behind
+/// them close within a round trip.
+pub const REACH_SETTLE_TIME: Duration = Duration::from_millis(100);
+
 /// From a request's last byte to the response's first. Models think for minutes before they answer.
 pub const RESPONSE_TIME: Duration = Duration::from_secs(15 * 60);
 

@@ -17,6 +17,7 @@ pub mod learn;
 pub mod limits;
 mod listener;
 mod parent;
+pub mod reach;
 mod resolve;
 mod splice;
 pub mod tls;

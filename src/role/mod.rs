@@ -11,7 +11,9 @@ mod process;
 mod proxy;
 mod run;
 mod sandbox;
+mod sideload;
 mod verify_fence;
+mod wait_for_tcp;
 mod workload;
 
 use std::ffi::{OsStr, OsString};
@@ -56,12 +58,6 @@ pub const TABLE: &[Role] = &[
         run: |matches| with(matches, network::run),
     },
     Role {
-        name: "process",
-        summary: "the workload of a sidecar pod, launched and confined without privilege",
-        command: cli::Process::command,
-        run: |matches| with(matches, process::run),
-    },
-    Role {
         name: "network-init",
         summary: "raise a sidecar pod's fence and lay out its shared directories",
         command: cli::NetworkInit::command,
@@ -74,6 +70,12 @@ pub const TABLE: &[Role] = &[
         run: |matches| with(matches, verify_fence::run),
     },
     Role {
+        name: "process",
+        summary: "the workload of a sidecar pod, launched and confined without privilege",
+        command: cli::Process::command,
+        run: |matches| with(matches, process::run),
+    },
+    Role {
         name: "doctor",
         summary: "tell what this machine can do, and prove the confinement",
         command: cli::Doctor::command,
@@ -84,6 +86,18 @@ pub const TABLE: &[Role] = &[
         summary: "ask a role's admin listener, for probes",
         command: cli::Health::command,
         run: |matches| with(matches, health::run),
+    },
+    Role {
+        name: "sideload",
+        summary: "copy this executable into a volume, atomically",
+        command: cli::Sideload::command,
+        run: |matches| with(matches, sideload::run),
+    },
+    Role {
+        name: "wait-for-tcp",
+        summary: "wait until HOST:PORT accepts connections",
+        command: cli::WaitForTcp::command,
+        run: |matches| with(matches, wait_for_tcp::run),
     },
     Role {
         name: "policy",
@@ -116,6 +130,7 @@ const NAME_PREFIX: &str = "openshell-";
 
 /// Chooses the role and runs it.
 pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    end_on_panic();
     let arguments: Vec<OsString> = arguments.collect();
     // The hidden re-execution comes before everything: it is on the path of every start and has no flags.
     if arguments.get(1).is_some_and(|first| first == "launch") && launch::was_spawned() {
@@ -131,6 +146,16 @@ pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             ExitCode::from(exit::USAGE)
         }
     }
+}
+
+/// A panic is a defect, and whatever it leaves half done must not go on deciding or confining: the process ends, and with
+/// it the sandbox.
+fn end_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
 }
 
 /// What the command line asks for.

@@ -1,0 +1,17 @@
+//! `sideload`: this executable, copied into a volume from which another image runs it.
+
+use super::sandbox::{self, Failure};
+use crate::cli;
+use crate::volume::sideload;
+
+/// Exit code 0 when the copy is there, 125 with the reason otherwise.
+pub fn run(arguments: cli::Sideload) -> u8 {
+    sandbox::report(copy(&arguments))
+}
+
+fn copy(arguments: &cli::Sideload) -> Result<u8, Failure> {
+    let copied =
+        sideload::copy_to(&arguments.destination).map_err(|error| Failure::setup(format!("sideload: {error}")))?;
+    eprintln!("openshell-supervisor: sideload: copied {} bytes to {}", copied.bytes, copied.path.display());
+    Ok(0)
+}
