@@ -14,15 +14,31 @@ use crate::sys::netlink::{Protocol, Socket};
 /// # Errors
 /// The fence does not stand.
 pub(super) fn raise(ruleset: impl Fn(Family) -> Ruleset, existing: Existing) -> Result<Family, Error> {
-    let socket = Socket::open(Protocol::Netfilter).map_err(Error::Socket)?;
-    match apply(&socket, &ruleset(Family::Inet), existing) {
+    let stand = |family| {
+        let ruleset = ruleset(family);
+        match attempt(&ruleset, Existing::Refused) {
+            // Only now: whoever throws a table away waits until nobody looks at it any more, some milliseconds
+            // (`nft_rcv_nl_event` when the socket is closed), and the first run of a pod has none to throw away.
+            Err(Error::Refused { source, .. })
+                if existing == Existing::Replaced && source.raw_os_error() == Some(nix::libc::EEXIST) =>
+            {
+                attempt(&ruleset, Existing::Replaced)
+            }
+            outcome => outcome,
+        }
+    };
+    match stand(Family::Inet) {
         Err(Error::Refused { source, .. }) if absent(&source) && !kernel_speaks_ipv6() => {
-            // Acknowledgements of the refused transaction may still be queued on the first socket.
-            let socket = Socket::open(Protocol::Netfilter).map_err(Error::Socket)?;
-            apply(&socket, &ruleset(Family::Ipv4), existing).map(|()| Family::Ipv4)
+            stand(Family::Ipv4).map(|()| Family::Ipv4)
         }
         outcome => outcome.map(|()| Family::Inet),
     }
+}
+
+/// One attempt, by a socket of its own: acknowledgements of a refused transaction may still be queued on the last one's.
+fn attempt(ruleset: &Ruleset, existing: Existing) -> Result<(), Error> {
+    let socket = Socket::open(Protocol::Netfilter).map_err(Error::Socket)?;
+    apply(&socket, ruleset, existing)
 }
 
 /// Sends one ruleset and compares what the kernel holds afterwards.
