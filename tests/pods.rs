@@ -448,7 +448,7 @@ fn the_workload_of_a_sidecar_pod_is_confined_and_its_end_is_the_pods() {
     assert_eq!(pod.end_of("openshell-supervisor-network", Duration::from_secs(5)).0, 0, "{}", pod.everything());
     let none = "0000000000000000";
     for expected in [
-        &format!("CapEff:\t{none}\nCapBnd:\t{none}\nNoNewPrivs:\t1\nSeccomp_filters:\t"),
+        format!("CapEff:\t{none}\nCapBnd:\t{none}\nNoNewPrivs:\t1\nSeccomp_filters:\t").as_str(),
         "OPENSHELL_SANDBOX=1\n",
         "ls: can't open '/opt/openshell/bin': Permission denied\n",
         "ls: can't open '/run/openshell-sidecar': Permission denied\n",
