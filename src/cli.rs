@@ -123,6 +123,9 @@ pub struct Process {
     /// How long to wait for it
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = seconds)]
     pub wait: f64,
+    /// Who keeps the workload from going around the proxy
+    #[arg(long, value_enum, value_name = "WHO", default_value_t = Fence::Pod)]
+    pub fence: Fence,
     /// What is recorded, and where
     #[command(flatten)]
     pub records: Records,
@@ -284,6 +287,15 @@ impl From<SeccompProfile> for Profile {
             SeccompProfile::Gpu => Self::Gpu,
         }
     }
+}
+
+/// `--fence`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Fence {
+    /// The pod's own, by network-init or the CNI plugin: proven before the workload starts, or there is none
+    Pod,
+    /// The cluster, by what cannot be proven from inside, such as a NetworkPolicy
+    Elsewhere,
 }
 
 /// `--on-invalid-policy`.

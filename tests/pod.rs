@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -29,9 +28,6 @@ impl<'w> Pod<'w> {
     /// Makes them on the world's machine.
     pub fn new(world: &'w World) -> Self {
         let state = world.directory().join("state");
-        fs::create_dir(&state).expect("mkdir");
-        chown(&state, Some(0), Some(SANDBOX)).expect("chown");
-        fs::set_permissions(&state, fs::Permissions::from_mode(0o2750)).expect("chmod");
         let mut command = world.machine_program("unshare");
         command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
         command.args(["sh", "-c", "echo ready; exec sleep infinity"]).stdout(Stdio::piped());
@@ -40,7 +36,26 @@ impl<'w> Pod<'w> {
         BufReader::new(pause.child().stdout.take().expect("piped")).read_line(&mut line).expect("read");
         let children = format!("/proc/{0}/task/{0}/children", pause.pid());
         let first = fs::read_to_string(children).expect("children").trim().parse().expect("one child");
-        Self { world, _pause: pause, first, state }
+        let pod = Self { world, _pause: pause, first, state };
+        let fenced = pod.init().status().expect("network-init");
+        assert!(fenced.success(), "network-init: {fenced}");
+        pod
+    }
+
+    /// The init container that raises the fence.
+    pub fn init(&self) -> Command {
+        let mut command = self.container(0, 0, "-all,+net_admin,+chown", supervisor().to_str().expect("UTF-8"));
+        command.args(["network-init", "--proxy-uid=0", &format!("--proxy-gid={PROXY_GROUP}")]);
+        command.args([format!("--sandbox-uid={SANDBOX}"), format!("--sandbox-gid={SANDBOX}")]);
+        command.arg("--sidecar-state-dir").arg(&self.state).arg("--sidecar-tls-dir");
+        command.arg(self.world.directory().join("private")).stderr(Stdio::null());
+        command
+    }
+
+    /// Takes the fence down, as nobody in a pod can.
+    pub fn unfence(&self) {
+        let mut command = self.world.machine_program("nft");
+        let _ = command.args(["delete", "table", "inet", "openshell_fence"]).stderr(Stdio::null()).status();
     }
 
     /// Where the two meet.
@@ -100,6 +115,13 @@ impl<'w> Pod<'w> {
         ]);
         let output = command.output().expect("pgrep (package procps)");
         String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
+    }
+}
+
+impl Drop for Pod<'_> {
+    fn drop(&mut self) {
+        // The namespace is the machine's, and others run there.
+        self.unfence();
     }
 }
 

@@ -15,7 +15,7 @@ use crate::world::{Daemon, Outcome, World, eventually, supervisor};
 const COUPLED: Duration = Duration::from_secs(3);
 
 /// The workload's supervisor with a shell script as the workload.
-fn process(pod: &Pod<'_>, script: &str) -> Daemon {
+fn agent(pod: &Pod<'_>, script: &str) -> Daemon {
     let mut command = pod.process_command();
     command.args(["/bin/sh", "-c", script]).stderr(Stdio::piped());
     Daemon::spawn(command)
@@ -63,7 +63,7 @@ fn the_workload_runs_under_the_policy_of_the_other_container() {
                   python3 -c 'import urllib.request as u; print(u.urlopen(\"http://api.example.com/\").status)' 2>&1 | tail -1; \
                   grep -E '^(NoNewPrivs|Seccomp|CapBnd|Uid|Gid)' /proc/self/status; ls /var/tmp 2>&1; \
                   head -1 $SSL_CERT_FILE; echo $https_proxy; exit 7";
-    let outcome = finished(process(&pod, script)).expect(7);
+    let outcome = finished(agent(&pod, script)).expect(7);
     let text = &outcome.stdout;
     for expected in [
         // Allowed, denied by method, denied by program.
@@ -92,7 +92,7 @@ fn either_side_s_end_is_the_other_s_and_the_workload_s() {
     let pod = Pod::new(&world);
     for kill_network in [true, false] {
         let mut network = pod.network(POLICY);
-        let mut process = process(&pod, "(setsid sleep 7654321 &); sleep 7654321");
+        let mut process = agent(&pod, "(setsid sleep 7654321 &); sleep 7654321");
         eventually("the workload runs", || pod.running("^sleep 7654321") >= 2);
         let begin = Instant::now();
         let (killed, other) =
@@ -103,7 +103,7 @@ fn either_side_s_end_is_the_other_s_and_the_workload_s() {
             assert!(begin.elapsed() < COUPLED, "the workload outlives its supervisors");
         }
         // Both may come again, in any order.
-        let mut process = process(&pod, "echo again");
+        let mut process = agent(&pod, "echo again");
         std::thread::sleep(Duration::from_millis(100));
         let _network = Daemon::spawn(pod.network_command(POLICY));
         assert_eq!(process.wait_within(COUPLED).and_then(|status| status.code()), Some(0));
@@ -116,7 +116,7 @@ fn a_proxy_that_is_told_to_end_lets_the_workload_end_first() {
     let _web = web(&world);
     let pod = Pod::new(&world);
     let mut network = pod.network(POLICY);
-    let process = process(&pod, "trap 'curl -sS http://api.example.com/; exit 3' TERM; echo up; sleep 60 & wait");
+    let process = agent(&pod, "trap 'curl -sS http://api.example.com/; exit 3' TERM; echo up; sleep 60 & wait");
     eventually("the workload runs", || pod.running("^sleep 60") == 1);
     signal(child_of(&network), Signal::SIGTERM);
     let outcome = finished(process);
@@ -149,7 +149,7 @@ fn nobody_but_a_container_s_entrypoint_gets_the_control_channel() {
     let outcome = finished(Daemon::spawn(other));
     assert!(outcome.code == Some(125) && outcome.stderr.contains("Permission denied"), "{outcome:?}");
     // Control: an entrypoint is let in, and the door closes behind it.
-    let mut process = process(&pod, "sleep 60");
+    let mut process = agent(&pod, "sleep 60");
     eventually("the workload runs", || pod.running("^sleep 60") == 1);
     assert!(!pod.socket().exists());
     signal(child_of(&process), Signal::SIGTERM);
@@ -190,7 +190,27 @@ fn what_would_blur_the_two_ends_the_start() {
     assert!(outcome.code == Some(125) && outcome.stderr.contains("`network` container"), "{outcome:?}");
     // Control: with users and groups that differ, both start.
     let _network = pod.network(POLICY);
-    finished(process(&pod, "true")).expect(0);
+    finished(agent(&pod, "true")).expect(0);
+}
+
+#[test]
+fn without_a_fence_there_is_no_workload() {
+    let world = World::new();
+    let pod = Pod::new(&world);
+    pod.unfence();
+    let _network = pod.network(POLICY);
+    let outcome = finished(agent(&pod, "echo launched"));
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("go around the proxy"), "{outcome:?}");
+    assert!(!outcome.stdout.contains("launched"), "{outcome:?}");
+    // Control: the operator's word that somebody else sees to it, and a fence.
+    let _network = pod.network(POLICY);
+    let mut command = pod.container(SANDBOX, SANDBOX, "-all", supervisor().to_str().expect("UTF-8"));
+    command.args(["process", "--fence=elsewhere", "--control-socket"]).arg(pod.socket());
+    command.args(["--", "/bin/echo", "launched"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    assert!(finished(Daemon::spawn(command)).expect(0).stdout.contains("launched"));
+    assert!(pod.init().status().expect("network-init").success());
+    let _network = pod.network(POLICY);
+    finished(agent(&pod, "true")).expect(0);
 }
 
 #[test]
@@ -198,7 +218,7 @@ fn idle_supervisors_are_small() {
     let world = World::new();
     let pod = Pod::new(&world);
     let network = pod.network(POLICY);
-    let process = process(&pod, "sleep 60");
+    let process = agent(&pod, "sleep 60");
     eventually("the workload runs", || pod.running("^sleep 60") == 1);
     let resident = |pid: i32| -> u64 {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");

@@ -13,17 +13,21 @@ use tokio::time::timeout;
 use super::proxy;
 use super::sandbox::{self, Failure};
 use super::workload::{self, Surroundings, Workload};
-use crate::cli;
+use crate::cli::{self, Fence};
 use crate::contract::exit;
 use crate::control::{self, Incoming, Instruction, LinkError, Report, State};
 use crate::egress::tls::roots;
 use crate::event::{Events, Severity, admin};
+use crate::fence::proof;
 use crate::sys::memory;
 use crate::workload::trust::Gathered;
 use crate::workload::{launch, supervise};
 
 /// How long `network` may take to note the end. It has nothing else to do then.
 const NOTED_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long the fence may take to stand. It does already, or nobody raises it.
+const PROVEN_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs the workload; the exit code is its own.
 pub fn run(arguments: cli::Process) -> u8 {
@@ -39,7 +43,7 @@ fn start(arguments: cli::Process) -> Result<u8, Failure> {
     let runtime = proxy::runtime().map_err(Failure::setup)?;
     let wait = Duration::from_secs_f64(arguments.wait);
     // On the main thread, whose end is the sandbox's end (`launch::prepare`).
-    let outcome = runtime.block_on(serve(&workload, &arguments.control_socket, wait, admin, &events));
+    let outcome = runtime.block_on(serve(&workload, &arguments.control_socket, wait, arguments.fence, admin, &events));
     events.flush();
     runtime.shutdown_background();
     outcome
@@ -60,6 +64,7 @@ async fn serve(
     workload: &Workload,
     socket: &Path,
     wait: Duration,
+    fence: Fence,
     admin_listener: Option<TcpListener>,
     events: &Events,
 ) -> Result<u8, Failure> {
@@ -74,6 +79,9 @@ async fn serve(
         // There is no workload yet that could be asked.
         _ = terminate.recv() => return Ok(exit::SIGNAL_BASE + Signal::SIGTERM as u8),
     };
+    if fence == Fence::Pod {
+        prove_the_fence().await?;
+    }
     let (mut instructions, mut reports) = gate.split();
     let running = launch::prepare(orders(workload, &state, events)?).await?.go().await?;
     workload.record_start(&running, events);
@@ -93,6 +101,19 @@ async fn serve(
         let _ = timeout(NOTED_WITHIN, noted(&mut instructions)).await;
     }
     Ok(code)
+}
+
+/// Init containers have proven it already. Containers that are started again without them, as by `podman pod restart`,
+/// may be in a namespace that nobody has fenced.
+async fn prove_the_fence() -> Result<(), Failure> {
+    // Sockets and a poll of half a second at most each: not for the thread that serves.
+    let proof = tokio::task::spawn_blocking(|| proof::within(PROVEN_WITHIN)).await.map_err(Failure::setup)?;
+    proof.map(drop).map_err(|doubt| {
+        Failure::setup(format!(
+            "the workload does not start, for it could go around the proxy: {doubt}; have network-init or the CNI plugin \
+             raise the pod's fence, or say --fence=elsewhere where the cluster's network does that"
+        ))
+    })
 }
 
 fn orders(workload: &Workload, state: &State, events: &Events) -> Result<crate::workload::Orders, Failure> {
