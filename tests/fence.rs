@@ -175,15 +175,15 @@ fn attempts(world: &World, uid: u32, gid: u32) -> Vec<(String, String, u64)> {
 
 #[test]
 fn nobody_but_the_proxy_gets_out() {
-    let world = World::new();
-    allow_ping(&world);
-    answering_origin(&world);
-    let all_succeed = |uid, gid| {
-        for (name, outcome, _) in attempts(&world, uid, gid) {
-            assert_eq!(outcome, "SUCCEEDED", "{uid}:{gid} {name}");
-        }
-    };
     for proxy in [PROXY, 0] {
+        let world = World::new();
+        allow_ping(&world);
+        answering_origin(&world);
+        let all_succeed = |uid, gid| {
+            for (name, outcome, _) in attempts(&world, uid, gid) {
+                assert_eq!(outcome, "SUCCEEDED", "{uid}:{gid} {name}");
+            }
+        };
         init(&world, &["--proxy-uid", &proxy.to_string()]);
         // The workload; root; either of the proxy's ids without the other.
         for (uid, gid) in [(WORKLOAD, WORKLOAD), (0, 0), (0, WORKLOAD), (proxy, WORKLOAD), (WORKLOAD, PROXY)] {
@@ -201,11 +201,11 @@ fn nobody_but_the_proxy_gets_out() {
             }
         }
         all_succeed(proxy, PROXY);
+        // Control: without the fence, everybody gets out by every way.
+        take_away(&world);
+        all_succeed(WORKLOAD, WORKLOAD);
+        all_succeed(0, 0);
     }
-    // Control: without the fence, everybody gets out by every way.
-    take_away(&world);
-    all_succeed(WORKLOAD, WORKLOAD);
-    all_succeed(0, 0);
 }
 
 #[test]
