@@ -144,7 +144,8 @@ def echo(family, kind):
     six = family == socket.AF_INET6
     s = socket.socket(family, kind, socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP)
     head = lambda sum: struct.pack('!BBHHH', 128 if six else 8, 0, sum, 7, 1)
-    s.settimeout(3); s.sendto(head(0 if six else checksum(head(0))), ('fd99::2' if six else '10.99.0.2', 0)); s.recv(100)
+    s.settimeout(3); s.connect(('fd99::2' if six else '10.99.0.2', 0))
+    s.send(head(0 if six else checksum(head(0)))); s.recv(100)
 def raw():
     s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 253); s.sendto(b'out', ('10.99.0.2', 0))
 def raw6():
@@ -171,7 +172,8 @@ if len(sys.argv) > 1:
 
 /// What every way answers when the fence holds.
 const REFUSED: &str = "tcp ECONNREFUSED\ntcp6 ECONNREFUSED\nudp EPERM\nudp6 EPERM\ngateway EPERM\n";
-const REFUSED_RAW: &str = "ping EPERM\nping6 EPERM\nicmp EPERM\nicmp6 EPERM\nraw EPERM\nraw6 EPERM\nheader EPERM\n";
+/// Of ping sockets in IPv6 the call itself forgets it; the fence's answer is the error of the next call.
+const REFUSED_RAW: &str = "ping EPERM\nping6 EACCES\nicmp EPERM\nicmp6 EPERM\nraw EPERM\nraw6 EPERM\nheader EPERM\n";
 
 /// What arrives at the origin by UDP.
 struct Heard(Vec<UdpSocket>);
@@ -234,9 +236,11 @@ fn behind_the_fence_the_proxy_is_the_only_way_out() {
     // Control: without the fence all of it arrives.
     remove_the_fence(&pod);
     assert_eq!(curl("agent", &["--noproxy", "*", "http://10.99.0.2/"]), "hello from GET /\n");
-    assert_eq!(around("agent", None, &[]), REFUSED.replace("ECONNREFUSED", "PASSED").replace("EPERM", "PASSED"));
-    let passed = around("intruder", Some("0:0"), &["raw"]);
-    assert_eq!(passed, format!("{REFUSED}{REFUSED_RAW}").replace("ECONNREFUSED", "PASSED").replace("EPERM", "PASSED"));
+    let passed = |refused: &str| {
+        ["ECONNREFUSED", "EPERM", "EACCES"].iter().fold(refused.to_owned(), |text, error| text.replace(error, "PASSED"))
+    };
+    assert_eq!(around("agent", None, &[]), passed(REFUSED));
+    assert_eq!(around("intruder", Some("0:0"), &["raw"]), passed(&format!("{REFUSED}{REFUSED_RAW}")));
     assert_eq!(heard.something(), 2);
 }
 

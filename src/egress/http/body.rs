@@ -184,13 +184,13 @@ impl Drop for Body {
     }
 }
 
-/// Reads on, within a bound, what nobody wants.
+/// Reads on, within a bound, what nobody wants; beyond it the client has to wait until it is told.
 async fn discard(mut body: Incoming) {
     let mut room = limits::LINGER_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
         match room.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
             Some(left) => room = left,
-            None => return,
+            None => std::future::pending().await,
         }
     }
 }
