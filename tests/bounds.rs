@@ -1,5 +1,6 @@
 //! Promises 7.x: what happens at the edges: many at once, too many, too slow, too quiet, gone.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -171,7 +172,9 @@ fn a_slow_head_is_answered_and_closed() {
 #[test]
 fn a_destination_that_swallows_packets_is_504() {
     let stage = Stage::new(|_| {});
-    // A neighbour that is there for ARP and drops what it gets: the origin, without a rule that answers.
+    // A neighbour that is there for ARP and drops what it gets: the origin, which routes nothing. (A new namespace takes
+    // this over from the machine.)
+    stage.world.in_origin(|| fs::write("/proc/sys/net/ipv4/ip_forward", "0")).expect("ip_forward");
     let output = stage
         .world
         .machine_program("ip")
