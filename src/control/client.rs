@@ -15,14 +15,14 @@ use crate::workload::trust::Gathered;
 /// Between two tries. The socket appears once `network` can serve, and the workload waits for nothing else.
 const RETRY: Duration = Duration::from_millis(20);
 
+/// How long a socket that this user may not come to is tried: its directory may just be changing hands.
+const DENIED_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Nobody was there in time.
-    #[error(
-        "{}: nobody listens there after {} s ({source}); look at the log of the `network` container, or wait longer by \
-         --wait", path.display(), patience.as_secs_f64()
-    )]
+    #[error("{}: after {} s {source}; {remedy}", path.display(), patience.as_secs_f64())]
     Absent {
         /// The socket.
         path: PathBuf,
@@ -30,6 +30,8 @@ pub enum ConnectError {
         patience: Duration,
         /// The last answer.
         source: io::Error,
+        /// What helps.
+        remedy: &'static str,
     },
     /// Another user's, or our own, is there.
     #[error(
@@ -58,7 +60,7 @@ pub type Gate = Link<Instruction, Report>;
 /// [`ConnectError`], at the latest after `patience`.
 pub async fn connect(path: &Path, trusted: Gathered, patience: Duration) -> Result<(Gate, State), ConnectError> {
     let hello = Report::Hello { version: VERSION, trusted };
-    let deadline = Instant::now() + patience;
+    let begun = Instant::now();
     loop {
         let source = match attempt(path, &hello).await {
             // A door that closes while we come: its owner begins anew, or has somebody else.
@@ -66,10 +68,31 @@ pub async fn connect(path: &Path, trusted: Gathered, patience: Duration) -> Resu
             Err(ConnectError::Link(LinkError::Io(error))) => error,
             other => return other,
         };
-        if Instant::now() + RETRY > deadline {
-            return Err(ConnectError::Absent { path: path.to_owned(), patience, source });
+        // Rights do not come by waiting.
+        let denied = source.kind() == io::ErrorKind::PermissionDenied && begun.elapsed() > DENIED_PATIENCE;
+        if denied || begun.elapsed() + RETRY > patience {
+            let remedy = remedy(&source);
+            return Err(ConnectError::Absent {
+                path: path.to_owned(),
+                patience: begun.elapsed().min(patience),
+                source,
+                remedy,
+            });
         }
         sleep(RETRY).await;
+    }
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "this user may not come to it: did `network-init` run, with this container's group as --sandbox-gid?"
+        }
+        io::ErrorKind::NotFound => {
+            "nobody has made it: is the volume of `network` mounted here, is this its --control-socket, and what does the log \
+             of its container say? Or wait longer by --wait"
+        }
+        _ => "nobody answers there: look at the log of the `network` container, or wait longer by --wait",
     }
 }
 

@@ -1,13 +1,15 @@
 //! `network`'s side: the socket on which the workload's supervisor is awaited.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::net::UnixListener;
-use tokio::time::timeout;
+use nix::unistd::geteuid;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, timeout};
 
 use super::peer::{Expected, Stranger};
 use super::{Instruction, Link, LinkError, Report, VERSION};
@@ -16,8 +18,17 @@ use crate::workload::trust::Gathered;
 /// Who may connect at all: the owner, and the group of the shared directory, which is the sandbox's.
 const MODE: u32 = 0o660;
 
+/// What nobody but us may do in the directory: the group may not write, and others may do nothing.
+const OTHERS: u32 = 0o027;
+
 /// How long a peer that was let in may take to say hello. It has nothing to do before.
 const HELLO_TIME: Duration = Duration::from_secs(5);
+
+/// The same cause is told once in this time, with how often it came: whoever connects in a loop fills no log.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// How long a stranger's socket may take to take in the refusal. It is new, and has room for it.
+const REFUSAL_TIME: Duration = Duration::from_millis(50);
 
 /// After a failure to accept, such as for want of descriptors, the next try waits.
 const RETRY: Duration = Duration::from_millis(100);
@@ -28,8 +39,28 @@ pub enum DoorError {
     /// Something else is there.
     #[error("{}: there is something that is no socket; name another path, or remove it", .0.display())]
     Occupied(PathBuf),
+    /// The directory is not as `network-init` leaves it, so that others could put something in the socket's place, or
+    /// not come to it.
+    #[error(
+        "{}: it belongs to {found_uid}:{found_gid} and has mode {mode:o}, expected {uid}:{gid} and 2750; did `network-init` run, \
+         with these ids, and is its volume mounted here?", path.display()
+    )]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        found_uid: u32,
+        /// Its group.
+        found_gid: u32,
+        /// Its permissions.
+        mode: u32,
+        /// Ours.
+        uid: u32,
+        /// The sandbox's.
+        gid: u32,
+    },
     /// A call failed.
-    #[error("{}: {call}: {source}; `network-init` makes the directory and gives it to this user", path.display())]
+    #[error("{}: {call}: {source}; the volume that `network-init` prepared must be mounted here, and writable", path.display())]
     Call {
         /// The socket's path.
         path: PathBuf,
@@ -78,6 +109,19 @@ impl Door {
     /// [`DoorError`].
     pub fn open(path: &Path, expected: Expected) -> Result<Self, DoorError> {
         let failed = |call| move |source| DoorError::Call { path: path.to_owned(), call, source };
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let status = fs::metadata(directory).map_err(failed("stat of its directory"))?;
+        let (uid, mode) = (geteuid().as_raw(), status.mode() & 0o7777);
+        if (status.uid(), status.gid()) != (uid, expected.gid) || mode & OTHERS != 0 {
+            return Err(DoorError::Directory {
+                path: directory.to_owned(),
+                found_uid: status.uid(),
+                found_gid: status.gid(),
+                mode,
+                uid,
+                gid: expected.gid,
+            });
+        }
         match fs::symlink_metadata(path) {
             Ok(status) if status.file_type().is_socket() => fs::remove_file(path).map_err(failed("unlink"))?,
             Ok(_) => return Err(DoorError::Occupied(path.to_owned())),
@@ -89,34 +133,61 @@ impl Door {
         Ok(Self { path: path.to_owned(), listener, expected })
     }
 
-    /// Waits for the supervisor, and closes the door behind it. Everybody else is told to `unwelcome` and sent away.
-    pub async fn admit(self, mut unwelcome: impl FnMut(Unwelcome)) -> (Agent, Gathered) {
+    /// Waits for the supervisor, and closes the door behind it. Everybody else is told why not, and sent away; `unwelcome`
+    /// hears of each cause, and how often it has come since it was last told.
+    pub async fn admit(self, mut unwelcome: impl FnMut(&Unwelcome, u64)) -> (Agent, Gathered) {
+        let mut told: HashMap<&'static str, (Instant, u64)> = HashMap::new();
         loop {
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
+            let other = match self.listener.accept().await {
+                Ok((stream, _)) => match self.hear(stream).await {
+                    Ok(admitted) => return admitted,
+                    Err(other) => other,
+                },
                 Err(error) => {
-                    unwelcome(LinkError::Io(error).into());
                     tokio::time::sleep(RETRY).await;
-                    continue;
+                    LinkError::Io(error).into()
                 }
             };
-            if let Err(stranger) = self.expected.check(&stream) {
-                unwelcome(stranger.into());
-                continue;
+            let (last, untold) = told.entry(other.kind()).or_insert((Instant::now() - TOLD_EVERY, 0));
+            *untold += 1;
+            if last.elapsed() >= TOLD_EVERY {
+                unwelcome(&other, *untold);
+                (*last, *untold) = (Instant::now(), 0);
             }
-            let mut link = Agent::over(stream);
-            match timeout(HELLO_TIME, link.receive()).await {
-                Ok(Ok(Report::Hello { version: VERSION, trusted })) => return (link, trusted),
-                Ok(Ok(Report::Hello { version, .. })) => {
-                    let other = Unwelcome::Version(version);
-                    // It is told if it listens; if not, it sees the end.
-                    let _ = timeout(HELLO_TIME, link.send(&Instruction::Refused { reason: other.to_string() })).await;
-                    unwelcome(other);
-                }
-                Ok(Ok(_)) => unwelcome(LinkError::Malformed("it does not begin with a hello".to_owned()).into()),
-                Ok(Err(error)) => unwelcome(error.into()),
-                Err(_) => unwelcome(Unwelcome::Silent),
-            }
+        }
+    }
+
+    async fn hear(&self, stream: UnixStream) -> Result<(Agent, Gathered), Unwelcome> {
+        let known = self.expected.check(&stream);
+        let mut link = Agent::over(stream);
+        let other = match known {
+            Err(stranger) => Unwelcome::Stranger(stranger),
+            Ok(()) => match timeout(HELLO_TIME, link.receive()).await {
+                Ok(Ok(Report::Hello { version: VERSION, trusted })) => return Ok((link, trusted)),
+                Ok(Ok(Report::Hello { version, .. })) => Unwelcome::Version(version),
+                Ok(Ok(_)) => LinkError::Malformed("it does not begin with a hello".to_owned()).into(),
+                Ok(Err(error)) => error.into(),
+                Err(_) => Unwelcome::Silent,
+            },
+        };
+        // It is told if it listens; if not, it sees the end.
+        let _ = timeout(REFUSAL_TIME, link.send(&Instruction::Refused { reason: other.to_string() })).await;
+        Err(other)
+    }
+}
+
+impl Unwelcome {
+    /// What it is, apart from who.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Stranger(Stranger::Unknown(_)) => "unknown",
+            Self::Stranger(Stranger::Foreign { .. }) => "foreign",
+            Self::Stranger(Stranger::Invisible) => "invisible",
+            Self::Stranger(Stranger::Gone { .. }) => "gone",
+            Self::Stranger(Stranger::Started { .. }) => "started",
+            Self::Link(_) => "link",
+            Self::Silent => "silent",
+            Self::Version(_) => "version",
         }
     }
 }

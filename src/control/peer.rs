@@ -2,9 +2,16 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
+use std::os::fd::AsFd;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
+use nix::unistd::Pid;
 use tokio::net::UnixStream;
+
+use crate::sys::process;
 
 /// Who may come in: the `process` supervisor, and nothing that it started.
 ///
@@ -25,7 +32,7 @@ pub struct Expected {
 pub enum Stranger {
     /// The kernel does not say who it is.
     #[error("SO_PEERCRED of a control connection: {0}")]
-    Unknown(#[source] std::io::Error),
+    Unknown(#[source] io::Error),
     /// Someone else.
     #[error(
         "a control connection comes from user {uid}, group {gid}, and the sandbox is {expected}; start the agent \
@@ -51,7 +58,7 @@ pub enum Stranger {
         /// Which.
         pid: u32,
         /// What /proc answered.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A part of a workload.
     #[error(
@@ -81,7 +88,7 @@ impl Expected {
             return Err(Stranger::Foreign { uid, gid, expected: self });
         }
         let pid = u32::try_from(credentials.pid()).ok().filter(|&pid| pid != 0).ok_or(Stranger::Invisible)?;
-        match parent(pid).map_err(|source| Stranger::Gone { pid, source })? {
+        match parent(stream, pid).map_err(|source| Stranger::Gone { pid, source })? {
             0 => Ok(()),
             parent => Err(Stranger::Started { pid, parent }),
         }
@@ -89,13 +96,30 @@ impl Expected {
 }
 
 /// Who connected, or who listens, as the kernel noted it then (unix(7)).
-pub(super) fn credentials(stream: &UnixStream) -> std::io::Result<UnixCredentials> {
+pub(super) fn credentials(stream: &UnixStream) -> io::Result<UnixCredentials> {
     Ok(getsockopt(stream, sockopt::PeerCredentials)?)
 }
 
-/// The parent of a process, 0 where it has none in this process namespace.
-fn parent(pid: u32) -> std::io::Result<u32> {
+/// The parent of the process that connected, 0 where it has none in this process namespace.
+///
+/// A process that is just ending has parent 0 as well (`proc_pid_status`), and its number may soon be another's. So it
+/// is held by a pidfd, and what was read counts only if it was alive afterwards.
+fn parent(stream: &UnixStream, pid: u32) -> io::Result<u32> {
+    let held = match process::peer_pidfd(stream.as_fd()) {
+        // Before Linux 6.5 there is the number alone.
+        Err(error) if error.raw_os_error() == Some(Errno::ENOPROTOOPT as i32) => {
+            process::pidfd_open(Pid::from_raw(pid.cast_signed()))
+        }
+        held => held,
+    }?;
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-    line.and_then(|line| line.trim().parse().ok()).ok_or_else(|| std::io::Error::other("its status names no parent"))
+    let mut waiting = [PollFd::new(held.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut waiting, PollTimeout::ZERO)? != 0 {
+        return Err(io::Error::other("it has ended"));
+    }
+    parent_in(&status).ok_or_else(|| io::Error::other("its status names no parent"))
+}
+
+fn parent_in(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }

@@ -60,13 +60,20 @@ async fn a_stranger_does_not_get_in() {
     ] {
         let door = Door::open(&path, expected).unwrap();
         let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
-        let admitting = tokio::spawn(door.admit(move |other| said.send(other.to_string()).unwrap()));
-        let mut stream = UnixStream::connect(&path).await.unwrap();
+        let admitting = tokio::spawn(door.admit(move |other, count| said.send(format!("{count} {other}")).unwrap()));
+        for turn in 0..3 {
+            // It is told why and sent away, and the door stays open for another.
+            let mut refused = link::<Instruction, Report>(UnixStream::connect(&path).await.unwrap());
+            let answer = refused.receive().await.unwrap();
+            assert!(
+                matches!(&answer, Instruction::Refused { reason: told } if told.contains(reason)),
+                "{turn}: {answer:?}"
+            );
+            assert!(matches!(refused.receive().await, Err(LinkError::Closed)));
+        }
+        // The log hears of a cause once.
         assert!(heard.recv().await.unwrap().contains(reason));
-        // It is sent away, and the door stays open for another.
-        assert_eq!(tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 1]).await.unwrap_or(0), 0);
-        UnixStream::connect(&path).await.unwrap();
-        assert!(heard.recv().await.is_some() && !admitting.is_finished());
+        assert!(heard.try_recv().is_err() && !admitting.is_finished());
         admitting.abort();
         let _ = admitting.await;
         assert!(!path.exists());
@@ -76,7 +83,7 @@ async fn a_stranger_does_not_get_in() {
 #[tokio::test]
 async fn the_door_opens_where_a_socket_was_and_nowhere_else() {
     let directory = tempfile::tempdir().unwrap();
-    let expected = Expected { uid: 1, gid: 1 };
+    let expected = Expected { uid: 1, gid: nix::unistd::getegid().as_raw() };
     let path = directory.path().join("stale");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
@@ -86,7 +93,19 @@ async fn the_door_opens_where_a_socket_was_and_nowhere_else() {
     assert!(matches!(Door::open(&path, expected), Err(DoorError::Occupied(_))));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
     let error = Door::open(&directory.path().join("missing/socket"), expected).unwrap_err();
-    assert!(error.to_string().contains("bind") && error.to_string().contains("network-init"), "{error}");
+    assert!(error.to_string().contains("directory") && error.to_string().contains("network-init"), "{error}");
+    // A directory in which others could put something in its place, or that its peer cannot come to.
+    let path = directory.path().join("socket");
+    let modes =
+        |mode| std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    for mode in [0o770, 0o755, 0o701] {
+        modes(mode);
+        assert!(matches!(Door::open(&path, expected), Err(DoorError::Directory { .. })), "{mode:o}");
+    }
+    modes(0o2750);
+    let other = Expected { gid: expected.gid + 1, ..expected };
+    assert!(matches!(Door::open(&path, other), Err(DoorError::Directory { .. })));
+    drop(Door::open(&path, expected).unwrap());
 }
 
 #[tokio::test]

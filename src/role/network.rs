@@ -3,18 +3,20 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::sys::socket::Backlog;
 use nix::unistd::{getegid, geteuid};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::proxy;
 use super::sandbox::{self, Failure};
 use crate::attribution::Processes;
-use crate::cli;
+use crate::cli::{self, BinaryIdentity};
 use crate::contract::Ids;
-use crate::control::{self, Agent, Door, Expected, Instruction, LinkError, Report, State, WorkloadPolicy};
+use crate::control::{self, Agent, Door, Expected, Instruction, LinkError, Report, State, Unwelcome, WorkloadPolicy};
 use crate::egress::ParentSettings;
 use crate::egress::limits::LISTEN_BACKLOG;
 use crate::egress::tls::Termination;
@@ -22,9 +24,13 @@ use crate::event::{Events, Severity, admin};
 use crate::fence::exempt::Exempt;
 use crate::policy::writable::WorkloadWrites;
 use crate::policy::{self, Policy, Store};
-use crate::sys::memory;
 use crate::sys::netlink::{Protocol, Socket};
+use crate::sys::{capability, memory};
 use crate::workload::trust::{self, Gathered, Trust};
+
+/// How long a sandbox may take to come: its image may still be on the way, and a container that failed is started again
+/// after five minutes at the latest (`MaxContainerBackOff` of the kubelet).
+const ADMITTED_WITHIN: Duration = Duration::from_secs(600);
 
 /// Serves until TERM or INT, which are exit code 0.
 pub fn run(arguments: cli::Network) -> u8 {
@@ -95,6 +101,7 @@ fn sandbox_of(arguments: &cli::Network) -> Result<Option<Sandbox>, Failure> {
     Exempt::new(own, Ids { uid, gid }).map_err(|unfit| {
         Failure::setup(format!("{unfit} (runAsUser and runAsGroup of this container; --sandbox-uid)"))
     })?;
+    refuse_blindness(arguments)?;
     if !arguments.policy.allow_writable_policy {
         let who = WorkloadWrites { uid, gid, groups: Vec::new(), landlock_read_write: None };
         let mut files = proxy::deciding_files(&arguments.policy);
@@ -108,6 +115,22 @@ fn sandbox_of(arguments: &cli::Network) -> Result<Option<Sandbox>, Failure> {
             Failure::usage(format!("--control-socket {}: expected an absolute path", socket.display()))
         })?;
     Ok(Some(Sandbox { socket, shared, corporate: arguments.tls.upstream_ca.clone(), expected: Expected { uid, gid } }))
+}
+
+/// Who cannot look at the sandbox's processes would refuse every request of theirs.
+fn refuse_blindness(arguments: &cli::Network) -> Result<(), Failure> {
+    if arguments.policy.binary_identity == BinaryIdentity::Relaxed {
+        return Ok(());
+    }
+    let missing = capability::missing_for_identity().map_err(|error| Failure::setup(format!("capget: {error}")))?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::setup(format!(
+        "to tell which program asks, network needs capabilities that it was not given: {}; add them to its container and \
+         run it as user 0, or say --binary-identity=relaxed to judge by destination alone",
+        missing.join(", ")
+    )))
 }
 
 async fn serve(
@@ -149,8 +172,23 @@ async fn serve(
     let Some((sandbox, door)) = sandbox.zip(door) else {
         return told.await.map(|()| 0).map_err(|error| Failure::setup(format!("signal handlers: {error}")));
     };
+    eprintln!(
+        "openshell-supervisor: network: waits for the workload's supervisor, {}, at {}",
+        sandbox.expected,
+        sandbox.socket.display()
+    );
+    let unwelcome = |other: &Unwelcome, count: u64| {
+        let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
+        events.find(Severity::Medium, "control-refused", format!("{other}{times}"));
+    };
     let (agent, gathered) = tokio::select! {
-        came = door.admit(|other| events.find(Severity::Medium, "control-refused", other.to_string())) => came,
+        came = timeout(ADMITTED_WITHIN, door.admit(unwelcome)) => came.map_err(|_| {
+            Failure::setup(format!(
+                "no workload came to {} within {} s; look at the agent container's log",
+                sandbox.socket.display(),
+                ADMITTED_WITHIN.as_secs()
+            ))
+        })?,
         _ = told => return Ok(0),
     };
     let state = state(&sandbox, gathered, &store, &termination, arguments.bind, events);

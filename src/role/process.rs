@@ -1,5 +1,6 @@
 //! `process`: the workload of a sidecar pod, launched and confined without any privilege.
 
+use std::convert::Infallible;
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
@@ -28,6 +29,9 @@ const NOTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long the fence may take to stand. It does already, or nobody raises it.
 const PROVEN_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long the wait for the other container is nothing to tell of.
+const QUIET: Duration = Duration::from_secs(3);
 
 /// Runs the workload; the exit code is its own.
 pub fn run(arguments: cli::Process) -> u8 {
@@ -76,6 +80,7 @@ async fn serve(
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::setup)?;
     let (gate, state) = tokio::select! {
         connected = control::connect(socket, trusted, wait) => connected.map_err(Failure::setup)?,
+        never = tell_of_waiting(socket, events) => match never {},
         // There is no workload yet that could be asked.
         _ = terminate.recv() => return Ok(exit::SIGNAL_BASE + Signal::SIGTERM as u8),
     };
@@ -83,7 +88,14 @@ async fn serve(
         prove_the_fence().await?;
     }
     let (mut instructions, mut reports) = gate.split();
-    let running = launch::prepare(orders(workload, &state, events)?).await?.go().await?;
+    let orders = orders(workload, &state, events)?;
+    let mut followed = Box::pin(follow(&mut instructions, &state, events));
+    let launched = async { launch::prepare(orders).await?.go().await };
+    // What is dropped with either of these is the workload, which ends at once.
+    let running = tokio::select! {
+        running = launched => running?,
+        lost = &mut followed => return Err(gone(lost)),
+    };
     workload.record_start(&running, events);
     reports.send(&Report::Started { pid: running.pid }).await.map_err(gone)?;
     readiness.send_replace(admin::Readiness::Ready);
@@ -91,9 +103,9 @@ async fn serve(
     let _ = memory::release_code();
     let code = tokio::select! {
         code = supervise::run(running, workload.patience()) => code,
-        // What is dropped with it is the workload, which ends at once.
-        lost = follow(&mut instructions, &state, events) => return Err(gone(lost)),
+        lost = &mut followed => return Err(gone(lost)),
     };
+    drop(followed);
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
     workload.record_end(code, events);
     // Who does not hear of it sees it by the connection's end.
@@ -114,6 +126,17 @@ async fn prove_the_fence() -> Result<(), Failure> {
              raise the pod's fence, or say --fence=elsewhere where the cluster's network does that"
         ))
     })
+}
+
+/// Says that it waits, once that takes longer than a container's start.
+async fn tell_of_waiting(socket: &Path, events: &Events) -> Infallible {
+    tokio::time::sleep(QUIET).await;
+    events.find(
+        Severity::Medium,
+        "control-awaited",
+        format!("nobody answers at {} yet; the log of the `network` container says why", socket.display()),
+    );
+    std::future::pending().await
 }
 
 fn orders(workload: &Workload, state: &State, events: &Events) -> Result<crate::workload::Orders, Failure> {

@@ -143,13 +143,28 @@ const AS_ROOT: [(u8, &str); 8] = [
     (CAP_SETPCAP, "SETPCAP"),
 ];
 
-/// Names of those that the caller lacks.
+/// What it takes to look at the processes of other users (ptrace(2), "Ptrace access mode checking").
+const FOR_IDENTITY: &[(u8, &str)] = &[(19, "SYS_PTRACE"), (2, "DAC_READ_SEARCH")];
+
+/// Names of those that a combined supervisor needs as root and the caller lacks.
 ///
 /// # Errors
 /// What capget(2) answered.
 pub fn missing_as_root() -> io::Result<Vec<&'static str>> {
+    missing(&AS_ROOT)
+}
+
+/// Names of those that telling which program asks takes, and the caller lacks.
+///
+/// # Errors
+/// What capget(2) answered.
+pub fn missing_for_identity() -> io::Result<Vec<&'static str>> {
+    missing(FOR_IDENTITY)
+}
+
+fn missing(needed: &[(u8, &'static str)]) -> io::Result<Vec<&'static str>> {
     let effective = get()?.effective;
-    Ok(AS_ROOT.iter().filter(|(number, _)| effective & (1 << number) == 0).map(|(_, name)| *name).collect())
+    Ok(needed.iter().filter(|(number, _)| effective & (1 << number) == 0).map(|(_, name)| *name).collect())
 }
 
 /// Whether the caller may make namespaces without a user namespace first.

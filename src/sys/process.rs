@@ -75,6 +75,27 @@ pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// The process that connected a Unix socket, or listened on it, as a pidfd: unlike the number of SO_PEERCRED it names no
+/// other process once that one has ended (`SO_PEERPIDFD`, Linux 6.5).
+///
+/// # Errors
+/// `ENOPROTOOPT` on older kernels; `ESRCH`, `EINVAL` or `ENODATA` when the process is gone.
+pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    /// asm-generic/socket.h.
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut fd: RawFd = -1;
+    let mut length = size_of::<RawFd>() as libc::socklen_t;
+    // SAFETY: the option's value is one int, which `fd` has room for, and both outlive the call.
+    let answer = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut fd).cast(), &raw mut length)
+    };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, close-on-exec, and we are its only owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// pidfd_send_signal(2).
 ///
 /// # Errors

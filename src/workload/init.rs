@@ -4,6 +4,7 @@
 //! tells when the child has become the workload. In a PID namespace it is process 1 there, and nothing inside can
 //! signal it; elsewhere it is the subreaper that orphans fall to (`PR_SET_CHILD_SUBREAPER`, prctl(2)).
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -158,9 +159,9 @@ impl Init<'_> {
         if let Some(notes) = &self.notes {
             fds.push(PollFd::new(notes.as_fd(), PollFlags::POLLIN));
         }
-        // Signals are blocked, so the only other error is a shortage of memory, which the next turn may not have.
+        // Who cannot listen cannot know whether the supervisor is still there. (Signals are blocked, so EINTR is none.)
         if poll(&mut fds, timeout).is_err() {
-            return Heard::Nothing;
+            return Heard::Gone;
         }
         let (child, supervisor) = (readable(&fds, 2), readable(&fds, 1));
         while let Ok(Some(_)) = self.signals.read_signal() {}
@@ -287,7 +288,9 @@ impl Init<'_> {
             return self.wait(timeout);
         }
         let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut fds, timeout);
+        if poll(&mut fds, timeout).is_err() {
+            std::thread::sleep(SWEEP);
+        }
         while let Ok(Some(_)) = self.signals.read_signal() {}
         Heard::Nothing
     }
@@ -305,9 +308,11 @@ impl Init<'_> {
             }
             return;
         }
-        // Only our own children, whose numbers cannot be reused before we reap them: when one dies, its children
-        // become ours, and the next sweep meets them.
-        for child in children() {
+        // Asked are only our own children, whose numbers cannot be reused before we reap them: when one dies, its children
+        // become ours, and the next sweep meets them. By force all go at once, however deep: a line of them would outlive
+        // us otherwise.
+        let (children, below) = descendants();
+        for &(child, _) in &children {
             if force {
                 let _ = kill(child, Signal::SIGKILL);
             } else if !asked.contains(&child) {
@@ -316,21 +321,52 @@ impl Init<'_> {
                 asked.push(child);
             }
         }
+        if force {
+            below.iter().for_each(|&(pid, parent)| kill_child_of(parent, pid));
+        }
     }
 }
 
-/// Our children, by the parent that each process names in `/proc/PID/stat` (proc_pid_stat(5)): the shorter way,
-/// `/proc/self/task/TID/children`, is not in every kernel.
-fn children() -> Vec<Pid> {
+/// A process and its parent.
+type Child = (Pid, Pid);
+
+/// Our children, and all that they have started and not lost, by the parent that each process names in `/proc/PID/stat`
+/// (proc_pid_stat(5)): the shorter way, `/proc/self/task/TID/children`, is not in every kernel.
+fn descendants() -> (Vec<Child>, Vec<Child>) {
+    let mut by_parent: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(parent) = parent_of(pid) {
+            by_parent.entry(Pid::from_raw(parent)).or_default().push(Pid::from_raw(pid));
+        }
+    }
     let own = nix::unistd::getpid();
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<libc::pid_t>().ok())
-        .filter(|pid| {
-            std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| parent_in(&stat) == Some(own.as_raw()))
-        })
-        .map(Pid::from_raw)
-        .collect()
+    let mut take = |parent| -> Vec<Child> {
+        by_parent.remove(&parent).unwrap_or_default().into_iter().map(|pid| (pid, parent)).collect()
+    };
+    let children = take(own);
+    let mut below = Vec::new();
+    let mut next: Vec<Pid> = children.iter().map(|&(pid, _)| pid).collect();
+    while let Some(parent) = next.pop() {
+        for child in take(parent) {
+            next.push(child.0);
+            below.push(child);
+        }
+    }
+    (children, below)
+}
+
+/// Kills a process that is not our child, if it is still the one that was seen: its number may be another's by now.
+fn kill_child_of(parent: Pid, pid: Pid) {
+    if let Ok(held) = process::pidfd_open(pid)
+        && parent_of(pid.as_raw()) == Some(parent.as_raw())
+    {
+        let _ = process::pidfd_send_signal(held.as_fd(), Signal::SIGKILL);
+    }
+}
+
+fn parent_of(pid: libc::pid_t) -> Option<libc::pid_t> {
+    parent_in(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// The fourth field. The second is the program's name in parentheses and may hold any byte, parentheses included.

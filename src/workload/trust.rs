@@ -34,6 +34,9 @@ const BUNDLE: &str = "bundle.pem";
 /// lie in memory, once a sandbox.
 pub const TRUST_BYTES: usize = 4 << 20;
 
+/// Most notes that are taken over: one for each variable and then some.
+const NOTES: usize = 32;
+
 /// Variables whose file is all that the program trusts: OpenSSL and so Python, Ruby, and by the same name Go and
 /// rustls-native-certs; requests; curl; pip; git (of OpenSSL and GnuTLS alike); npm; cargo; the AWS tools; gRPC; Nix;
 /// httplib2; the Google Cloud tools; LWP; Bundler; Composer; Hex.
@@ -128,9 +131,14 @@ impl Trust {
     #[must_use]
     pub fn extend(gathered: Gathered, authority: &str, corporate: &[PathBuf]) -> Self {
         let Gathered { everybody, added, mut notes } = gathered;
+        // What was gathered may come from another container: it is certificates here, whatever it was called there.
+        notes.truncate(NOTES);
         if corporate.is_empty() && added.is_empty() {
-            // Nothing to compare: what was gathered is certificates.
-            return Self { ca: authority.to_owned(), bundle: format!("{authority}{everybody}"), notes };
+            // Nothing to compare.
+            let mut rest = Pile::default();
+            rest.add(everybody.as_bytes());
+            notes.extend(rest.full.then(too_much));
+            return Self { ca: authority.to_owned(), bundle: format!("{authority}{}", rest.text), notes };
         }
         let mut ca = Pile::default();
         let mut bundle = Pile::default();

@@ -3,6 +3,7 @@ extended CONNECT, back-pressure. An origin gives `serve` a function that is call
 
 import asyncio
 import contextlib
+import contextlib
 import itertools
 import json
 
@@ -192,6 +193,12 @@ class Exchange2(Exchange):
         # Asked again, the end is still there.
         self.arrived.put_nowait(None)
 
+    async def answer(self, status, body=b"", headers=(), content_type="application/json"):
+        # In one piece, as servers send what they have whole: curl 7.88 ends its upload short when it sees an error's head,
+        # and to be told so before the body has come would cost it the body.
+        with self.wire.corked():
+            await super().answer(status, body, headers, content_type)
+
     async def interim(self, status, headers):
         await self.wire.headers(self.stream, [(":status", str(status)), *headers])
 
@@ -205,6 +212,7 @@ class Exchange2(Exchange):
             self.window.clear()
             room = min(self.wire.h2.local_flow_control_window(self.stream), self.wire.h2.max_outbound_frame_size)
             if room <= 0:
+                self.wire.flush(whatever=True)
                 await self.window.wait()
                 continue
             self.wire.h2.send_data(self.stream, bytes(view[:room]))
@@ -253,9 +261,21 @@ class Conversation2:
                 codes.MAX_HEADER_LIST_SIZE: 65536,
             },
         )
-        self.exchanges, self.tasks = {}, {}
+        self.exchanges, self.tasks, self.held = {}, {}, 0
 
-    def flush(self):
+    @contextlib.contextmanager
+    def corked(self):
+        """Holds back what is sent, to the end of the block or the next thing that must wait."""
+        self.held += 1
+        try:
+            yield
+        finally:
+            self.held -= 1
+            self.flush()
+
+    def flush(self, whatever=False):
+        if self.held and not whatever:
+            return
         data = self.h2.data_to_send()
         if data and not self.writer.is_closing():
             self.writer.write(data)

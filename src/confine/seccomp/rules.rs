@@ -285,6 +285,14 @@ pub(super) const GROUPS: &[Group] = &[
         ],
     },
     Group {
+        reason: "limits of other processes: those of the sandbox's init and supervisor, which may have the same user, would keep \
+                 them from ending it",
+        answer: Answer::NotPermitted,
+        profiles: ALL,
+        calls: &[libc::SYS_prlimit64],
+        when: &[&[Test::Not(0, 0)]],
+    },
+    Group {
         reason: "typing into the terminal that the workload was given, for the shell outside to run",
         answer: Answer::NotPermitted,
         profiles: ALL,
