@@ -160,6 +160,57 @@ fn nobody_but_a_container_s_entrypoint_gets_the_control_channel() {
     assert!(told.contains("only a container's entrypoint"), "{told}");
 }
 
+/// Connects by a child that is gone when it is looked at, and says hello itself; as often as it can for a while.
+const GHOSTS: &str = r#"
+import json, os, signal, socket, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+hello = json.dumps({"type": "hello", "version": 1, "trusted": {"everybody": "", "added": "", "notes": []}}).encode()
+tries, until = 0, time.time() + 4
+while time.time() < until:
+    tries += 1
+    s = socket.socket(socket.AF_UNIX); s.settimeout(2)
+    if os.fork() == 0:
+        s.connect(sys.argv[1]); os._exit(0)
+    try:
+        s.sendall(len(hello).to_bytes(4, 'big') + hello)
+        answer = s.recv(4096)
+    except OSError: continue
+    if b'state' in answer: print('ADMITTED', tries)
+print('tried', tries > 100)
+"#;
+
+#[test]
+fn a_process_that_is_gone_is_no_entrypoint() {
+    let world = World::new();
+    let pod = Pod::new(&world);
+    let _network = pod.network(POLICY);
+    let mut ghosts = pod.container(SANDBOX, SANDBOX, "-all", "/bin/sh");
+    let script = world.file("ghosts.py", GHOSTS);
+    ghosts.args(["-c", &format!("python3 {} {}; true", script.display(), pod.socket().display())]);
+    ghosts.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let outcome = finished(Daemon::spawn(ghosts));
+    assert_eq!(outcome.stdout, "tried True\n", "{outcome:?}");
+    // Control: the door is open, and the entrypoint gets in.
+    finished(agent(&pod, "true")).expect(0);
+}
+
+#[test]
+fn a_long_line_of_processes_ends_with_its_supervisors() {
+    let world = World::new();
+    let pod = Pod::new(&world);
+    let network = pod.network(POLICY);
+    let deep = "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nfor _ in range(300):\n  if os.fork(): \
+                break\ntime.sleep(7654322)";
+    let mut process = agent(&pod, &format!("exec python3 -c '{deep}'"));
+    eventually("the line stands", || pod.running("7654322") >= 300);
+    signal(child_of(&network), Signal::SIGKILL);
+    assert_eq!(process.wait_within(COUPLED).and_then(|status| status.code()), Some(125));
+    let begin = Instant::now();
+    while pod.running("^python3 -c.*7654322") > 0 {
+        assert!(begin.elapsed() < COUPLED, "{} of it are left", pod.running("^python3 -c.*7654322"));
+    }
+}
+
 #[test]
 fn what_would_blur_the_two_ends_the_start() {
     let world = World::new();
@@ -187,7 +238,7 @@ fn what_would_blur_the_two_ends_the_start() {
     alone.args(["process", "--wait", "0.2", "--control-socket"]).arg(pod.socket()).args(["--", "/bin/true"]);
     alone.stdout(Stdio::piped()).stderr(Stdio::piped());
     let outcome = finished(Daemon::spawn(alone));
-    assert!(outcome.code == Some(125) && outcome.stderr.contains("`network` container"), "{outcome:?}");
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("is this its --control-socket"), "{outcome:?}");
     // Control: with users and groups that differ, both start.
     let _network = pod.network(POLICY);
     finished(agent(&pod, "true")).expect(0);

@@ -22,7 +22,7 @@ const DENIED_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Nobody was there in time.
-    #[error("{}: after {} s {source}; {remedy}", path.display(), patience.as_secs_f64())]
+    #[error("{}: after {:.1} s: {source}; {remedy}", path.display(), patience.as_secs_f64())]
     Absent {
         /// The socket.
         path: PathBuf,

@@ -55,6 +55,14 @@ fn harmless(number: c_long) -> [usize; 6] {
 }
 
 #[test]
+fn limits_are_each_process_s_own() {
+    let profile = Profile::Baseline;
+    let asked = |pid: usize| [pid, libc::RLIMIT_NOFILE as usize, 0, 0, 0, 0];
+    refused(profile, "limits of process 1", libc::SYS_prlimit64, asked(1), Errno::EPERM);
+    passes(profile, "one's own limits", libc::SYS_prlimit64, asked(0));
+}
+
+#[test]
 fn every_call_that_a_profile_refuses_whatever_its_arguments_is_refused() {
     for profile in [Profile::Baseline, Profile::Strict, Profile::Gpu] {
         for group in GROUPS.iter().filter(|group| group.profiles.contains(&profile) && group.when.is_empty()) {

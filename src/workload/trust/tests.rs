@@ -51,8 +51,12 @@ fn nothing_but_certificates_is_copied() {
     let key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----\n";
     let dressed = format!("{BEGIN}\n{secret}{END}\n{BEGIN}\n{key}{END}\n");
     let file = format!("{secret}{key}{own}{secret}{dressed}{BEGIN}\nMIIB");
-    let gathered = Gathered::of(|_| None, Some(("/x".into(), file.into_bytes())));
+    let gathered = Gathered::of(|_| None, Some(("/x".into(), file.clone().into_bytes())));
     assert_eq!(gathered.everybody, own);
+    // What comes from another container is not believed to be that.
+    let sent = Gathered { everybody: file.clone(), added: String::new(), notes: vec!["x".into(); 1000] };
+    let trust = Trust::extend(sent, &own, &[]);
+    assert_eq!((trust.bundle, trust.ca, trust.notes.len()), (format!("{own}{own}"), own.clone(), 32));
     // More than anybody trusts is cut, and the sandbox's own is not what is left out.
     let filler: String = (0..TRUST_BYTES / 100).map(|n| format!("{BEGIN}\nMI{n:0>200}\n{END}\n")).collect();
     let trust = Trust::extend(Gathered::of(|_| None, Some(("/x".into(), filler.into_bytes()))), &own, &[]);
