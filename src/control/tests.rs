@@ -9,6 +9,13 @@ fn link<R: serde::de::DeserializeOwned, S: serde::Serialize>(stream: UnixStream)
     Link::over(stream)
 }
 
+/// A directory as `network-init` leaves it, and who may come to it.
+fn shared() -> (tempfile::TempDir, Expected) {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o2750)).unwrap();
+    (directory, Expected { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() })
+}
+
 #[tokio::test]
 async fn messages_come_as_they_went_however_large() {
     let (one, other) = UnixStream::pair().unwrap();
@@ -50,9 +57,8 @@ async fn what_is_no_message_is_refused_without_taking_its_length_in_memory() {
 
 #[tokio::test]
 async fn a_stranger_does_not_get_in() {
-    let directory = tempfile::tempdir().unwrap();
+    let (directory, own) = shared();
     let path = directory.path().join("control.sock");
-    let own = Expected { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
     for (expected, reason) in [
         (Expected { uid: own.uid + 1, ..own }, "comes from user"),
         // What a workload could do: it has the user, the group and the executable, and a parent.
@@ -82,8 +88,7 @@ async fn a_stranger_does_not_get_in() {
 
 #[tokio::test]
 async fn the_door_opens_where_a_socket_was_and_nowhere_else() {
-    let directory = tempfile::tempdir().unwrap();
-    let expected = Expected { uid: 1, gid: nix::unistd::getegid().as_raw() };
+    let (directory, expected) = shared();
     let path = directory.path().join("stale");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
