@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nftables::schema::{NfListObject, NfObject, Nftables};
 use nftables::types::{NfChainPolicy, NfFamily, NfHook};
 
-use crate::world::{Daemon, MACHINE_V4, ORIGIN_V4, ORIGIN_V6, World, supervisor};
+use crate::world::{ATTEMPT, Daemon, MACHINE_V4, ORIGIN_V4, ORIGIN_V6, World, supervisor};
 
 /// Uid and gid of the proxy, and of the workload.
 pub const PROXY: u32 = 1337;
@@ -116,17 +116,8 @@ fn answering_origin(world: &World) {
     std::thread::spawn(move || listener.incoming().flatten().for_each(|mut stream| drop(stream.write_all(b"hello"))));
 }
 
-/// Prints what each way out comes to, and how long it took, as `NAME ERRNO MILLISECONDS`. Everything waits for an
-/// answer, so what is said to succeed has left and come back.
+/// What each way out comes to. Everything waits for an answer, so what is said to succeed has left and come back.
 const ATTEMPTS: &str = r#"
-import socket, struct, time, errno
-def attempt(name, act):
-    started = time.monotonic()
-    try:
-        act(); outcome = "SUCCEEDED"
-    except OSError as error:
-        outcome = errno.errorcode.get(error.errno, str(error))
-    print(name, outcome, int((time.monotonic() - started) * 1000), flush=True)
 def made(*kind):
     s = socket.socket(*kind); s.settimeout(2); return s
 def tcp(family, host):
@@ -161,7 +152,7 @@ if RAW:
 "#;
 
 fn attempts(world: &World, uid: u32, gid: u32) -> Vec<(String, String, u64)> {
-    let script = ATTEMPTS
+    let script = format!("{ATTEMPT}{ATTEMPTS}")
         .replace("ORIGIN4", &ORIGIN_V4.to_string())
         .replace("ORIGIN6", &ORIGIN_V6.to_string())
         .replace("RAW:", if uid == 0 { "True:" } else { "False:" });
@@ -353,7 +344,7 @@ while True:
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     assert!(started.elapsed() < Duration::from_millis(500));
     let mut ping = world.origin_command("/usr/bin/python3");
-    let script = ATTEMPTS
+    let script = format!("{ATTEMPT}{ATTEMPTS}")
         .lines()
         .filter(|line| {
             !line.starts_with("attempt(") && !line.starts_with("if RAW") && !line.starts_with("    attempt(")

@@ -3,18 +3,10 @@
 use std::time::Duration;
 
 use crate::origins::{self, Origin};
-use crate::world::{ORIGIN_V4, ORIGIN_V6, World, eventually};
+use crate::world::{ATTEMPT, ORIGIN_V4, ORIGIN_V6, World, eventually};
 
-/// Prints what a direct attempt comes to, and how long it took, as `NAME ERRNO MILLISECONDS`.
+/// What a direct attempt comes to.
 const ATTEMPTS: &str = r#"
-import socket, time, errno
-def attempt(name, act):
-    started = time.monotonic()
-    try:
-        act(); outcome = "SUCCEEDED"
-    except OSError as error:
-        outcome = errno.errorcode.get(error.errno, str(error))
-    print(name, outcome, int((time.monotonic() - started) * 1000), flush=True)
 def tcp(family, address):
     def act():
         s = socket.socket(family, socket.SOCK_STREAM); s.settimeout(5); s.connect(address)
@@ -35,7 +27,7 @@ attempt("sctp", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132).c
 "#;
 
 fn attempts() -> String {
-    ATTEMPTS.replace("ORIGIN4", &ORIGIN_V4.to_string()).replace("ORIGIN6", &ORIGIN_V6.to_string())
+    format!("{ATTEMPT}{ATTEMPTS}").replace("ORIGIN4", &ORIGIN_V4.to_string()).replace("ORIGIN6", &ORIGIN_V6.to_string())
 }
 
 #[test]

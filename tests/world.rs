@@ -26,6 +26,19 @@ pub const ORIGIN_NAMES: [&str; 4] = ["api.example.com", "github.com", "other.exa
 /// A name with an IPv6 address only.
 pub const ORIGIN_NAME_V6: &str = "v6.example.com";
 
+/// Beginning of Python scripts that try ways out: `attempt(NAME, ACT)` prints what an act comes to, and how long it took,
+/// as `NAME ERRNO MILLISECONDS`.
+pub const ATTEMPT: &str = r#"
+import socket, struct, time, errno
+def attempt(name, act):
+    started = time.monotonic()
+    try:
+        act(); outcome = "SUCCEEDED"
+    except OSError as error:
+        outcome = errno.errorcode.get(error.errno, str(error))
+    print(name, outcome, int((time.monotonic() - started) * 1000), flush=True)
+"#;
+
 /// An ordinary user and group of the tests' own, which exist in no passwd file.
 pub const ORDINARY_USER: u32 = 4242;
 
