@@ -46,6 +46,14 @@ pub enum Processes {
     },
     /// Every process of this /proc directory.
     All(OwnedFd),
+    /// The same but one: the proxy's own, which holds the other ends of all connections and never rests, so that all its
+    /// descriptors would be looked through each time.
+    Others {
+        /// The /proc directory.
+        proc: OwnedFd,
+        /// The proxy.
+        own_pid: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -74,7 +82,10 @@ impl Sandbox {
 
     fn proc(&self) -> BorrowedFd<'_> {
         match &self.processes {
-            Processes::Dedicated(proc) | Processes::Below { proc, .. } | Processes::All(proc) => proc.as_fd(),
+            Processes::Dedicated(proc)
+            | Processes::Below { proc, .. }
+            | Processes::All(proc)
+            | Processes::Others { proc, .. } => proc.as_fd(),
         }
     }
 
@@ -86,6 +97,7 @@ impl Sandbox {
             || match &self.processes {
                 Processes::Dedicated(_) => pid == 1,
                 Processes::Below { root_pid, .. } => *root_pid == pid,
+                Processes::Others { own_pid, .. } => *own_pid == pid,
                 Processes::All(_) => false,
             }
     }
@@ -93,7 +105,7 @@ impl Sandbox {
     /// Whether `pid` is the first process of a namespace that is not known to be the sandbox's own, which may be our own
     /// init.
     pub(super) fn is_first(&self, pid: u32) -> bool {
-        pid == 1 && matches!(self.processes, Processes::All(_))
+        pid == 1 && matches!(self.processes, Processes::All(_) | Processes::Others { .. })
     }
 
     /// Process `pid`; `None` if there is none.
@@ -127,7 +139,7 @@ impl Sandbox {
     /// How many looks (see [`Effort`](super::effort::Effort)) the next list will probably take.
     pub(super) fn cost_of_list(&self) -> u32 {
         let each = match &self.processes {
-            Processes::Dedicated(_) | Processes::All(_) => 1,
+            Processes::Dedicated(_) | Processes::All(_) | Processes::Others { .. } => 1,
             Processes::Below { .. } => WALK_STEP,
         };
         self.listed.load(Ordering::Relaxed).saturating_mul(each).max(1)
@@ -136,7 +148,7 @@ impl Sandbox {
     /// Numbers of all candidates, the newest last where numbers have not wrapped.
     pub(super) fn list(&self) -> io::Result<Vec<u32>> {
         let mut pids = match &self.processes {
-            Processes::Dedicated(proc) | Processes::All(proc) => {
+            Processes::Dedicated(proc) | Processes::All(proc) | Processes::Others { proc, .. } => {
                 let mut pids = Vec::with_capacity(128);
                 let mut kept = self.list.try_lock();
                 match &mut kept {

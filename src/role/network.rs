@@ -142,7 +142,8 @@ async fn serve(
 ) -> Result<u8, Failure> {
     let diagnosis = Socket::open(Protocol::SocketDiagnosis)
         .map_err(|error| Failure::setup(format!("socket diagnosis: {error}; the kernel needs CONFIG_INET_DIAG")))?;
-    let processes = Processes::All(proxy::open_proc().map_err(|error| Failure::setup(format!("/proc: {error}")))?);
+    let proc = proxy::open_proc().map_err(|error| Failure::setup(format!("/proc: {error}")))?;
+    let processes = Processes::Others { proc, own_pid: std::process::id() };
     let attributor = proxy::attributor(&arguments.policy, diagnosis, processes, events);
     let mut own = vec![arguments.bind];
     own.extend(arguments.records.admin_bind);
