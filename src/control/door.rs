@@ -136,7 +136,7 @@ impl Door {
     /// Waits for the supervisor, and closes the door behind it. Everybody else is told why not, and sent away; `unwelcome`
     /// hears of each cause, and how often it has come since it was last told.
     pub async fn admit(self, mut unwelcome: impl FnMut(&Unwelcome, u64)) -> (Agent, Gathered) {
-        let mut told: HashMap<&'static str, (Instant, u64)> = HashMap::new();
+        let mut told: HashMap<&'static str, (Option<Instant>, u64)> = HashMap::new();
         loop {
             let other = match self.listener.accept().await {
                 Ok((stream, _)) => match self.hear(stream).await {
@@ -148,11 +148,11 @@ impl Door {
                     LinkError::Io(error).into()
                 }
             };
-            let (last, untold) = told.entry(other.kind()).or_insert((Instant::now() - TOLD_EVERY, 0));
+            let (last, untold) = told.entry(other.kind()).or_default();
             *untold += 1;
-            if last.elapsed() >= TOLD_EVERY {
+            if last.is_none_or(|last| last.elapsed() >= TOLD_EVERY) {
                 unwelcome(&other, *untold);
-                (*last, *untold) = (Instant::now(), 0);
+                (*last, *untold) = (Some(Instant::now()), 0);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -169,7 +170,9 @@ async fn serve(
     if let Some(listener) = admin_listener {
         tokio::spawn(admin::serve(listener, ready, events.clone()));
     }
+    // One, from here to the end: what arrives while nobody listens would be lost.
     let told = until_told_to_end(&store, events);
+    tokio::pin!(told);
     let Some((sandbox, door)) = sandbox.zip(door) else {
         return told.await.map(|()| 0).map_err(|error| Failure::setup(format!("signal handlers: {error}")));
     };
@@ -190,10 +193,10 @@ async fn serve(
                 ADMITTED_WITHIN.as_secs()
             ))
         })?,
-        _ = told => return Ok(0),
+        _ = &mut told => return Ok(0),
     };
     let state = state(&sandbox, gathered, &store, &termination, arguments.bind, events);
-    accompany(agent, state, &store, events).await
+    accompany(agent, state, &store, told, events).await
 }
 
 /// What the workload is launched with; the files that it is to trust are written on the way.
@@ -238,7 +241,13 @@ fn of_the_workload(store: &Store) -> WorkloadPolicy {
 }
 
 /// Lives with the workload's supervisor: tells it what it needs and what has changed of it, and ends with it.
-async fn accompany(agent: Agent, mut state: State, store: &Store, events: &Events) -> Result<u8, Failure> {
+async fn accompany(
+    agent: Agent,
+    mut state: State,
+    store: &Store,
+    mut told: Pin<&mut impl Future<Output = std::io::Result<()>>>,
+    events: &Events,
+) -> Result<u8, Failure> {
     let gone = |error: LinkError| {
         Failure::setup(format!(
             "{error}, and with it the sandbox that this proxy serves; look at the agent container's log"
@@ -246,6 +255,8 @@ async fn accompany(agent: Agent, mut state: State, store: &Store, events: &Event
     };
     let (mut reports, mut instructions) = agent.split();
     let mut generations = store.subscribe();
+    // Of the generation that what follows is compared with.
+    state.policy = of_the_workload(store);
     instructions.send(&Instruction::State(Box::new(state.clone()))).await.map_err(gone)?;
     let ended = async {
         loop {
@@ -265,8 +276,6 @@ async fn accompany(agent: Agent, mut state: State, store: &Store, events: &Event
         }
     };
     tokio::pin!(ended);
-    let told = until_told_to_end(store, events);
-    tokio::pin!(told);
     let mut ending = false;
     let code = loop {
         tokio::select! {

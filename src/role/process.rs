@@ -78,23 +78,28 @@ async fn serve(
     }
     let trusted = Gathered::of(|name| std::env::var_os(name), roots::system_bundle());
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::setup)?;
+    // Until there is a workload nobody could be asked to end.
+    let told_to_end = Ok(exit::SIGNAL_BASE + Signal::SIGTERM as u8);
     let (gate, state) = tokio::select! {
         connected = control::connect(socket, trusted, wait) => connected.map_err(Failure::setup)?,
         never = tell_of_waiting(socket, events) => match never {},
-        // There is no workload yet that could be asked.
-        _ = terminate.recv() => return Ok(exit::SIGNAL_BASE + Signal::SIGTERM as u8),
+        _ = terminate.recv() => return told_to_end,
     };
     if fence == Fence::Pod {
-        prove_the_fence().await?;
+        tokio::select! {
+            proven = prove_the_fence() => proven?,
+            _ = terminate.recv() => return told_to_end,
+        }
     }
     let (mut instructions, mut reports) = gate.split();
     let orders = orders(workload, &state, events)?;
     let mut followed = Box::pin(follow(&mut instructions, &state, events));
     let launched = async { launch::prepare(orders).await?.go().await };
-    // What is dropped with either of these is the workload, which ends at once.
+    // What is dropped with any of these is the workload, which ends at once.
     let running = tokio::select! {
         running = launched => running?,
         lost = &mut followed => return Err(gone(lost)),
+        _ = terminate.recv() => return told_to_end,
     };
     workload.record_start(&running, events);
     reports.send(&Report::Started { pid: running.pid }).await.map_err(gone)?;

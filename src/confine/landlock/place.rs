@@ -85,28 +85,28 @@ mod tests {
     fn links_are_followed_but_for_those_that_the_workload_may_have_made() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().canonicalize().unwrap().join(name);
-        for name in ["secret", "work", "work/real", "outer"] {
+        for name in ["secret", "desk", "desk/real", "outer"] {
             fs::create_dir(at(name)).unwrap();
         }
-        symlink(at("secret"), at("work/planted")).unwrap();
-        symlink(at("work"), at("to-work")).unwrap();
-        symlink("../work/real", at("outer/relative")).unwrap();
+        symlink(at("secret"), at("desk/planted")).unwrap();
+        symlink(at("desk"), at("to-desk")).unwrap();
+        symlink("../desk/real", at("outer/relative")).unwrap();
         symlink("loop", at("loop")).unwrap();
-        let writable = [at("work")];
+        let writable = [at("desk")];
         for (path, resolved) in [
-            ("work/real", Ok("work/real")),
-            ("to-work/real", Ok("work/real")),
-            ("outer/relative", Ok("work/real")),
-            ("outer/../work", Ok("work")),
-            ("work/planted", Err(io::ErrorKind::PermissionDenied)),
-            ("to-work/planted", Err(io::ErrorKind::PermissionDenied)),
+            ("desk/real", Ok("desk/real")),
+            ("to-desk/real", Ok("desk/real")),
+            ("outer/relative", Ok("desk/real")),
+            ("outer/../desk", Ok("desk")),
+            ("desk/planted", Err(io::ErrorKind::PermissionDenied)),
+            ("to-desk/planted", Err(io::ErrorKind::PermissionDenied)),
             ("missing", Err(io::ErrorKind::NotFound)),
         ] {
             let got = resolve(&at(path), &writable).map_err(|error| error.kind());
             assert_eq!(got, resolved.map(at), "{path}");
         }
         assert_eq!(resolve(&at("loop"), &writable).unwrap_err().raw_os_error(), Some(nix::libc::ELOOP));
-        assert_eq!(resolve(&at("work/planted"), &[]).unwrap(), at("secret"), "control");
-        assert!(open(&at("work/planted"), &writable).unwrap_err().to_string().contains("symbolic link below"));
+        assert_eq!(resolve(&at("desk/planted"), &[]).unwrap(), at("secret"), "control");
+        assert!(open(&at("desk/planted"), &writable).unwrap_err().to_string().contains("symbolic link below"));
     }
 }
