@@ -33,7 +33,7 @@ mod table;
 
 pub use diagnosis::Transport;
 pub use error::AttributionError;
-pub use sandbox::Processes;
+pub use sandbox::{Processes, Supervisors};
 
 use std::collections::VecDeque;
 use std::io;
@@ -144,6 +144,11 @@ impl Attributor {
             recent: Mutex::new(VecDeque::with_capacity(RECENT)),
             own: stat("/proc/self/exe").ok().map(|stat| Fingerprint::of(&stat)),
         }
+    }
+
+    /// Tells which of [`Processes::Others`] are the workload's supervisors, before the workload starts.
+    pub fn leave_out(&self, supervisors: Supervisors) {
+        self.sandbox.leave_out(supervisors);
     }
 
     /// Finds one owner of the connection from `client` to `listener`, hashing its executable and its ancestors' where

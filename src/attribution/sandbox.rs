@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nix::sys::resource::{Resource, getrlimit};
 
@@ -56,9 +56,21 @@ pub enum Processes {
     },
 }
 
+/// The two processes of ours in a sidecar pod's agent container. Like the first process of a namespace of the sandbox's
+/// own they are where the sandbox begins, and no part of it: nobody's ancestors, and no candidates. The workload can
+/// neither trace them nor give them a descriptor (they take none), and the pod's sandbox ends with either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Supervisors {
+    /// The one that launched the workload.
+    pub process: u32,
+    /// The init that it put above the workload.
+    pub init: u32,
+}
+
 #[derive(Debug)]
 pub(super) struct Sandbox {
     processes: Processes,
+    supervisors: OnceLock<Supervisors>,
     known: Mutex<HashMap<u32, Arc<Process>>>,
     remembered: usize,
     /// Kept from one list to the next.
@@ -73,6 +85,7 @@ impl Sandbox {
         let remembered = usize::try_from(files).unwrap_or(REMEMBERED).min(REMEMBERED);
         Self {
             processes,
+            supervisors: OnceLock::new(),
             known: Mutex::new(HashMap::new()),
             remembered,
             list: Mutex::new(None),
@@ -97,7 +110,10 @@ impl Sandbox {
             || match &self.processes {
                 Processes::Dedicated(_) => pid == 1,
                 Processes::Below { root_pid, .. } => *root_pid == pid,
-                Processes::Others { own_pid, .. } => *own_pid == pid,
+                Processes::Others { own_pid, .. } => {
+                    *own_pid == pid
+                        || self.supervisors.get().is_some_and(|ours| ours.process == pid || ours.init == pid)
+                }
                 Processes::All(_) => false,
             }
     }
@@ -106,6 +122,11 @@ impl Sandbox {
     /// init.
     pub(super) fn is_first(&self, pid: u32) -> bool {
         pid == 1 && matches!(self.processes, Processes::All(_) | Processes::Others { .. })
+    }
+
+    /// Of [`Processes::Others`], those are ours as well. The first word on it is the last.
+    pub(super) fn leave_out(&self, supervisors: Supervisors) {
+        let _ = self.supervisors.set(supervisors);
     }
 
     /// Process `pid`; `None` if there is none.

@@ -112,7 +112,7 @@ async fn attempt(path: &Path, hello: &Report) -> Result<(Gate, State), ConnectEr
             state.version
         ))),
         Instruction::Refused { reason } => Err(ConnectError::Refused(reason)),
-        Instruction::End | Instruction::Noted => {
+        Instruction::Go | Instruction::End | Instruction::Noted => {
             Err(LinkError::Malformed("its first message is no state".to_owned()).into())
         }
     }

@@ -102,6 +102,17 @@ pub struct Door {
 /// The connection as `network` has it.
 pub type Agent = Link<Report, Instruction>;
 
+/// The supervisor that has come in.
+#[derive(Debug)]
+pub struct Admitted {
+    /// The connection to it.
+    pub agent: Agent,
+    /// Its pid in the shared process namespace.
+    pub pid: u32,
+    /// Whom its image trusts.
+    pub trusted: Gathered,
+}
+
 impl Door {
     /// Listens at `path`, in the place of a socket that a predecessor left behind.
     ///
@@ -135,7 +146,7 @@ impl Door {
 
     /// Waits for the supervisor, and closes the door behind it. Everybody else is told why not, and sent away; `unwelcome`
     /// hears of each cause, and how often it has come since it was last told.
-    pub async fn admit(self, mut unwelcome: impl FnMut(&Unwelcome, u64)) -> (Agent, Gathered) {
+    pub async fn admit(self, mut unwelcome: impl FnMut(&Unwelcome, u64)) -> Admitted {
         let mut told: HashMap<&'static str, (Option<Instant>, u64)> = HashMap::new();
         loop {
             let other = match self.listener.accept().await {
@@ -157,13 +168,13 @@ impl Door {
         }
     }
 
-    async fn hear(&self, stream: UnixStream) -> Result<(Agent, Gathered), Unwelcome> {
+    async fn hear(&self, stream: UnixStream) -> Result<Admitted, Unwelcome> {
         let known = self.expected.check(&stream);
-        let mut link = Agent::over(stream);
+        let mut agent = Agent::over(stream);
         let other = match known {
             Err(stranger) => Unwelcome::Stranger(stranger),
-            Ok(()) => match timeout(HELLO_TIME, link.receive()).await {
-                Ok(Ok(Report::Hello { version: VERSION, trusted })) => return Ok((link, trusted)),
+            Ok(pid) => match timeout(HELLO_TIME, agent.receive()).await {
+                Ok(Ok(Report::Hello { version: VERSION, trusted })) => return Ok(Admitted { agent, pid, trusted }),
                 Ok(Ok(Report::Hello { version, .. })) => Unwelcome::Version(version),
                 Ok(Ok(_)) => LinkError::Malformed("it does not begin with a hello".to_owned()).into(),
                 Ok(Err(error)) => error.into(),
@@ -171,7 +182,7 @@ impl Door {
             },
         };
         // It is told if it listens; if not, it sees the end.
-        let _ = timeout(REFUSAL_TIME, link.send(&Instruction::Refused { reason: other.to_string() })).await;
+        let _ = timeout(REFUSAL_TIME, agent.send(&Instruction::Refused { reason: other.to_string() })).await;
         Err(other)
     }
 }

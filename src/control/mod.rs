@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use client::{ConnectError, Gate, connect};
-pub use door::{Agent, Door, DoorError, Unwelcome};
+pub use door::{Admitted, Agent, Door, DoorError, Unwelcome};
 pub use link::{Incoming, Link, LinkError, Outgoing};
 pub use peer::{Expected, Stranger};
 
@@ -38,6 +38,11 @@ pub enum Report {
         version: u32,
         /// Whom the workload's image trusts, for the bundle that the sandbox's CA is added to.
         trusted: Gathered,
+    },
+    /// The sandbox stands, and its first program waits for [`Instruction::Go`].
+    Prepared {
+        /// Pid of the sandbox's init in the shared process namespace.
+        init: u32,
     },
     /// The workload runs.
     Started {
@@ -62,6 +67,8 @@ pub enum Instruction {
     },
     /// In answer to the hello, and again whenever it has changed: the latest is all that counts.
     State(Box<State>),
+    /// In answer to [`Report::Prepared`]: the workload may start, for its processes can be told from its supervisors'.
+    Go,
     /// Ask the workload to end: the pod is being stopped.
     End,
     /// The workload's end has been noted, and both sides may go.

@@ -80,8 +80,8 @@ impl fmt::Display for Expected {
 }
 
 impl Expected {
-    /// Whether this connection is the supervisor's.
-    pub(super) fn check(self, stream: &UnixStream) -> Result<(), Stranger> {
+    /// The supervisor's pid, if this connection is its.
+    pub(super) fn check(self, stream: &UnixStream) -> Result<u32, Stranger> {
         let credentials = credentials(stream).map_err(Stranger::Unknown)?;
         let (uid, gid) = (credentials.uid(), credentials.gid());
         if (uid, gid) != (self.uid, self.gid) {
@@ -89,7 +89,7 @@ impl Expected {
         }
         let pid = u32::try_from(credentials.pid()).ok().filter(|&pid| pid != 0).ok_or(Stranger::Invisible)?;
         match parent(stream, pid).map_err(|source| Stranger::Gone { pid, source })? {
-            0 => Ok(()),
+            0 => Ok(pid),
             parent => Err(Stranger::Started { pid, parent }),
         }
     }

@@ -14,10 +14,12 @@ use tokio::time::timeout;
 
 use super::proxy;
 use super::sandbox::{self, Failure};
-use crate::attribution::Processes;
+use crate::attribution::{Processes, Supervisors};
 use crate::cli::{self, BinaryIdentity};
 use crate::contract::Ids;
-use crate::control::{self, Agent, Door, Expected, Instruction, LinkError, Report, State, Unwelcome, WorkloadPolicy};
+use crate::control::{
+    self, Admitted, Agent, Door, Expected, Instruction, LinkError, Report, State, Unwelcome, WorkloadPolicy,
+};
 use crate::egress::ParentSettings;
 use crate::egress::limits::LISTEN_BACKLOG;
 use crate::egress::tls::Termination;
@@ -152,7 +154,7 @@ async fn serve(
     proxy::warm_up(&store);
     let serving = proxy::Serving {
         store: store.clone(),
-        attributor,
+        attributor: attributor.clone(),
         listeners: vec![listener],
         parent,
         termination: termination.clone(),
@@ -185,7 +187,7 @@ async fn serve(
         let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
         events.find(Severity::Medium, "control-refused", format!("{other}{times}"));
     };
-    let (agent, gathered) = tokio::select! {
+    let Admitted { agent, pid, trusted } = tokio::select! {
         came = timeout(ADMITTED_WITHIN, door.admit(unwelcome)) => came.map_err(|_| {
             Failure::setup(format!(
                 "no workload came to {} within {} s; look at the agent container's log",
@@ -195,8 +197,13 @@ async fn serve(
         })?,
         _ = &mut told => return Ok(0),
     };
-    let state = state(&sandbox, gathered, &store, &termination, arguments.bind, events);
-    accompany(agent, state, &store, told, events).await
+    let state = state(&sandbox, trusted, &store, &termination, arguments.bind, events);
+    let leave_out = |init| {
+        if let Some(attributor) = &attributor {
+            attributor.leave_out(Supervisors { process: pid, init });
+        }
+    };
+    accompany(agent, state, &store, leave_out, told, events).await
 }
 
 /// What the workload is launched with; the files that it is to trust are written on the way.
@@ -245,6 +252,7 @@ async fn accompany(
     agent: Agent,
     mut state: State,
     store: &Store,
+    leave_out: impl Fn(u32),
     mut told: Pin<&mut impl Future<Output = std::io::Result<()>>>,
     events: &Events,
 ) -> Result<u8, Failure> {
@@ -258,6 +266,11 @@ async fn accompany(
     // Of the generation that what follows is compared with.
     state.policy = of_the_workload(store);
     instructions.send(&Instruction::State(Box::new(state.clone()))).await.map_err(gone)?;
+    match reports.receive().await.map_err(gone)? {
+        Report::Prepared { init } => leave_out(init),
+        _ => return Err(gone(LinkError::Malformed("it does not begin with a prepared sandbox".to_owned()))),
+    }
+    instructions.send(&Instruction::Go).await.map_err(gone)?;
     let ended = async {
         loop {
             match reports.receive().await? {
@@ -271,7 +284,9 @@ async fn accompany(
                     let _ = memory::release_code();
                 }
                 Report::Exited { code } => return Ok(code),
-                Report::Hello { .. } => return Err(LinkError::Malformed("a second hello".to_owned())),
+                Report::Hello { .. } | Report::Prepared { .. } => {
+                    return Err(LinkError::Malformed("it begins a second time".to_owned()));
+                }
             }
         }
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, raise};
 use nix::unistd::geteuid;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::proxy;
@@ -93,8 +93,14 @@ async fn serve(
     }
     let (mut instructions, mut reports) = gate.split();
     let orders = orders(workload, &state, events)?;
-    let mut followed = Box::pin(follow(&mut instructions, &state, events));
-    let launched = async { launch::prepare(orders).await?.go().await };
+    let go = Notify::new();
+    let mut followed = Box::pin(follow(&mut instructions, &state, &go, events));
+    let launched = async {
+        let prepared = launch::prepare(orders).await?;
+        reports.send(&Report::Prepared { init: prepared.init }).await.map_err(gone)?;
+        go.notified().await;
+        prepared.go().await.map_err(Failure::from)
+    };
     // What is dropped with any of these is the workload, which ends at once.
     let running = tokio::select! {
         running = launched => running?,
@@ -158,9 +164,15 @@ fn orders(workload: &Workload, state: &State, events: &Events) -> Result<crate::
 }
 
 /// Does what `network` says while the workload runs; returns when it says nothing more.
-async fn follow(instructions: &mut Incoming<Instruction>, begun: &State, events: &Events) -> LinkError {
+async fn follow(
+    instructions: &mut Incoming<Instruction>,
+    begun: &State,
+    go: &Notify,
+    events: &Events,
+) -> LinkError {
     loop {
         match instructions.receive().await {
+            Ok(Instruction::Go) => go.notify_one(),
             // As if the container's runtime had asked: the workload has its grace.
             Ok(Instruction::End) => {
                 let _ = raise(Signal::SIGTERM);
