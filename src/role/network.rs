@@ -281,7 +281,7 @@ async fn accompany(
                         format!("the workload runs as process {pid}"),
                     );
                     // What is not given back is memory, and nothing else.
-                    let _ = memory::release_code();
+                    let _ = memory::release_pages_of_files();
                 }
                 Report::Exited { code } => return Ok(code),
                 Report::Hello { .. } | Report::Prepared { .. } => {

@@ -30,6 +30,9 @@ const NOTED_WITHIN: Duration = Duration::from_secs(1);
 /// How long the fence may take to stand. It does already, or nobody raises it.
 const PROVEN_WITHIN: Duration = Duration::from_secs(2);
 
+/// After this long nothing of the start goes on.
+const SETTLED: Duration = Duration::from_secs(1);
+
 /// How long the wait for the other container is nothing to tell of.
 const QUIET: Duration = Duration::from_secs(3);
 
@@ -110,11 +113,10 @@ async fn serve(
     workload.record_start(&running, events);
     reports.send(&Report::Started { pid: running.pid }).await.map_err(gone)?;
     readiness.send_replace(admin::Readiness::Ready);
-    // What is not given back is memory, and nothing else.
-    let _ = memory::release_code();
     let code = tokio::select! {
         code = supervise::run(running, workload.patience()) => code,
         lost = &mut followed => return Err(gone(lost)),
+        never = shrink() => match never {},
     };
     drop(followed);
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
@@ -163,13 +165,16 @@ fn orders(workload: &Workload, state: &State, events: &Events) -> Result<crate::
     workload.orders(identity, grants, surroundings)
 }
 
+/// Gives back what only the start needed, once the start is over.
+async fn shrink() -> Infallible {
+    tokio::time::sleep(SETTLED).await;
+    // What is not given back is memory, and nothing else.
+    let _ = memory::release_pages_of_files();
+    std::future::pending().await
+}
+
 /// Does what `network` says while the workload runs; returns when it says nothing more.
-async fn follow(
-    instructions: &mut Incoming<Instruction>,
-    begun: &State,
-    go: &Notify,
-    events: &Events,
-) -> LinkError {
+async fn follow(instructions: &mut Incoming<Instruction>, begun: &State, go: &Notify, events: &Events) -> LinkError {
     loop {
         match instructions.receive().await {
             Ok(Instruction::Go) => go.notify_one(),

@@ -5,28 +5,51 @@ use std::io;
 
 use nix::libc;
 
-/// Unmaps the pages of code that have been touched so far. A start runs code that nothing runs again, and every fault on
-/// it has mapped sixteen pages (`fault_around_bytes`): most of what an idle supervisor holds. What goes on running comes
-/// back from the page cache at its next use.
+/// Unmaps the executable's pages, of code and of constants, that have been touched so far. A start uses much that nothing
+/// uses again, and every fault on it has mapped sixteen pages (`fault_around_bytes`): most of what an idle supervisor
+/// holds. What goes on being used comes back from the page cache at its next use.
 ///
 /// # Errors
-/// `/proc/self/maps` cannot be read; nothing has changed then.
-pub fn release_code() -> io::Result<()> {
-    for line in fs::read_to_string("/proc/self/maps")?.lines() {
-        let Some((start, length)) = code(line) else { continue };
-        // SAFETY: the range is a mapping of a file, private and not writable, so that no page of it differs from the file's
-        // (a static-pie has no relocations in its code): what is unmapped is mapped again as it was (madvise(2)).
+/// `/proc/self/smaps` cannot be read; nothing has changed then.
+pub fn release_pages_of_files() -> io::Result<()> {
+    let report = fs::read_to_string("/proc/self/smaps")?;
+    for (start, length) in unmodified(&report) {
+        // SAFETY: the range is a private mapping of a file, may not be written, and has no page that differs from the
+        // file's (the relocated constants of a static-pie have, and are left out), so that what is unmapped is mapped
+        // again as it was (madvise(2)).
         unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_DONTNEED) };
     }
     Ok(())
 }
 
-/// The range of a line of proc_pid_maps(5), if it is code of a file.
-fn code(line: &str) -> Option<(usize, usize)> {
+/// Ranges of a proc_pid_smaps(5) whose pages are those of a file.
+fn unmodified(report: &str) -> impl Iterator<Item = (usize, usize)> {
+    let mut lines = report.lines().peekable();
+    std::iter::from_fn(move || {
+        let range = private_of_file(lines.next()?);
+        // A copy may be in memory or swapped out. Where the kernel does not say, there may be some.
+        let (mut copies, mut swapped) = (None, None);
+        while let Some(line) = lines.next_if(|line| !is_range(line)) {
+            copies = line.strip_prefix("Anonymous:").or(copies);
+            swapped = line.strip_prefix("Swap:").or(swapped);
+        }
+        let none = |field: Option<&str>| field.is_some_and(|amount| amount.trim() == "0 kB");
+        Some(range.filter(|_| none(copies) && none(swapped)))
+    })
+    .flatten()
+}
+
+/// Whether a mapping's lines begin here: only its range is written without a colon after the first word.
+fn is_range(line: &str) -> bool {
+    line.split_ascii_whitespace().next().is_some_and(|word| !word.ends_with(':'))
+}
+
+/// The range, if it is a private mapping of a file that may not be written.
+fn private_of_file(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (range, permissions) = (fields.next()?, fields.next()?);
     let (_offset, _device, inode) = (fields.next()?, fields.next()?, fields.next()?);
-    if permissions != "r-xp" || inode == "0" {
+    if !matches!(permissions, "r--p" | "r-xp") || inode == "0" {
         return None;
     }
     let (start, end) = range.split_once('-')?;
@@ -45,22 +68,33 @@ mod tests {
     }
 
     #[test]
-    fn code_comes_back_when_it_is_used() {
+    fn pages_come_back_when_they_are_used() {
         let before = resident_of_files();
-        release_code().unwrap();
+        release_pages_of_files().unwrap();
         let after = resident_of_files();
         assert!(after < before, "{before} kB, then {after} kB");
         assert_eq!("still here".replace("still", "all"), "all here");
     }
 
     #[test]
-    fn only_code_of_files_is_released() {
-        let line = |permissions: &str, inode: u64| format!("1000-3000 {permissions} 00001000 fe:00 {inode}   /x");
-        assert_eq!(code(&line("r-xp", 7)), Some((0x1000, 0x2000)));
-        for (permissions, inode) in [("r--p", 7), ("rw-p", 7), ("rwxp", 7), ("r-xs", 7), ("r-xp", 0)] {
-            assert_eq!(code(&line(permissions, inode)), None);
+    fn only_unmodified_mappings_of_files_are_released() {
+        let mapping = |permissions: &str, inode: u64, rest: &str| {
+            format!("1000-3000 {permissions} 00001000 fe:00 {inode}   /x\nRss: 8 kB\n{rest}VmFlags: rd\n")
+        };
+        let clean = "Anonymous:             0 kB\nSwap:                  0 kB\n";
+        let released = |report: &str| unmodified(report).collect::<Vec<_>>();
+        assert_eq!(released(&mapping("r-xp", 7, clean)), [(0x1000, 0x2000)]);
+        assert_eq!(released(&mapping("r--p", 7, clean)), [(0x1000, 0x2000)]);
+        for (permissions, inode) in [("rw-p", 7), ("rwxp", 7), ("r-xs", 7), ("r--p", 0)] {
+            assert_eq!(released(&mapping(permissions, inode, clean)), []);
         }
-        assert_eq!(code("ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]"), None);
-        assert_eq!(code(""), None);
+        for copies in ["Anonymous: 4 kB\nSwap: 0 kB\n", "Anonymous: 0 kB\nSwap: 4 kB\n", "Swap: 0 kB\n", ""] {
+            assert_eq!(released(&mapping("r--p", 7, copies)), []);
+        }
+        // What is said of one mapping counts for that one alone.
+        let both = mapping("r--p", 7, "Anonymous: 4 kB\nSwap: 0 kB\n") + &mapping("r-xp", 7, clean);
+        assert_eq!(released(&both), [(0x1000, 0x2000)]);
+        assert_eq!(released("nonsense\n\n:\n"), []);
+        assert_eq!(released(""), []);
     }
 }

@@ -210,7 +210,7 @@ impl Init<'_> {
             )),
         });
         // From here on it waits. What is not given back is memory, and nothing else.
-        let _ = memory::release_code();
+        let _ = memory::release_pages_of_files();
     }
 
     /// A supervisor that is gone is noticed by the next poll.
