@@ -416,6 +416,14 @@ pub struct Health {
     pub timeout: f64,
 }
 
+/// Raise the fence of a sandbox's pod, called by the node's container runtime.
+///
+/// A plugin by the CNI specification, 0.3.0 to 1.1.0: all that it is told comes by CNI_ variables and standard input, and
+/// there are no flags. `cni-install` puts it in place.
+#[derive(Debug, Parser)]
+#[command(name = "cni")]
+pub struct Cni {}
+
 /// Copy this executable into a volume, so that another image can run it.
 ///
 /// The destination is replaced in one step: whoever looks finds the whole new file, or what was there before. The copy

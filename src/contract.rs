@@ -56,6 +56,20 @@ pub struct Ids {
     pub gid: u32,
 }
 
+/// Annotations of a sandbox's pod, by which the driver tells the node's plugin what to do.
+pub mod annotation {
+    /// `enabled`: the node's plugin raises the fence.
+    pub const CNI: &str = "openshell.ai/cni";
+    /// The topology, `cni-sidecar`.
+    pub const ENFORCEMENT_MODE: &str = "openshell.ai/network-enforcement-mode";
+    /// Version of what these annotations mean; 1 where it is missing.
+    pub const CNI_CONTRACT: &str = "openshell.ai/cni-contract-version";
+    /// Uid of the proxy, whom the fence lets out, in decimal.
+    pub const PROXY_UID: &str = "openshell.ai/proxy-uid";
+    /// Its gid.
+    pub const PROXY_GID: &str = "openshell.ai/proxy-gid";
+}
+
 /// Environment variables that roles read. Identity and endpoints only: what draws a boundary comes from argv, because
 /// an image can bake environment but cannot change the argv a driver sets.
 pub mod env {

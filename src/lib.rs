@@ -9,6 +9,8 @@ pub mod attribution;
 #[cfg(feature = "supervisor")]
 pub mod cli;
 #[cfg(feature = "supervisor")]
+pub mod cni;
+#[cfg(feature = "supervisor")]
 pub mod confine;
 #[cfg(feature = "supervisor")]
 pub mod control;
@@ -20,6 +22,8 @@ pub mod egress;
 pub mod event;
 #[cfg(feature = "supervisor")]
 pub mod fence;
+#[cfg(feature = "supervisor")]
+pub mod kube;
 #[cfg(feature = "supervisor")]
 pub mod netns;
 #[cfg(feature = "supervisor")]

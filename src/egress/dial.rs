@@ -16,7 +16,7 @@ use super::limits;
 /// Why no address could be connected to.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", describe(attempts, *timed_out))]
-pub(super) struct DialError {
+pub(crate) struct DialError {
     /// What each address that failed answered.
     pub attempts: Vec<(SocketAddr, io::Error)>,
     /// Whether time ran out before all had answered.
@@ -41,7 +41,7 @@ fn describe(attempts: &[(SocketAddr, io::Error)], timed_out: bool) -> String {
 ///
 /// # Errors
 /// What each address answered.
-pub(super) async fn dial(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), DialError> {
+pub(crate) async fn dial(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), DialError> {
     let deadline = Instant::now() + limits::DIAL_TIME;
     let mut attempts = Vec::new();
     let reached = match addresses {

@@ -41,13 +41,7 @@ impl Exempt {
     /// # Errors
     /// [`Unfit`], which names the id.
     pub fn new(proxy: Ids, workload: Ids) -> Result<Self, Unfit> {
-        let system = proxy.uid != 0 && proxy.uid < FIRST_ORDINARY;
-        if system || matches!(proxy.uid, OVERFLOW_ID | NO_ID) {
-            return Err(Unfit::ProxyUser(proxy.uid));
-        }
-        if matches!(proxy.gid, 0 | OVERFLOW_ID | NO_ID) {
-            return Err(Unfit::ProxyGroup(proxy.gid));
-        }
+        let exempt = Self::of_proxy(proxy)?;
         for (what, id) in [("uid", workload.uid), ("gid", workload.gid)] {
             if matches!(id, 0 | NO_ID) {
                 return Err(Unfit::Workload(what, id));
@@ -58,6 +52,21 @@ impl Exempt {
         }
         if proxy.gid == workload.gid {
             return Err(Unfit::Shared("gid", proxy.gid));
+        }
+        Ok(exempt)
+    }
+
+    /// The same where the workload's ids are not known: a node's plugin is told of the proxy alone.
+    ///
+    /// # Errors
+    /// [`Unfit`], which names the id.
+    pub fn of_proxy(proxy: Ids) -> Result<Self, Unfit> {
+        let system = proxy.uid != 0 && proxy.uid < FIRST_ORDINARY;
+        if system || matches!(proxy.uid, OVERFLOW_ID | NO_ID) {
+            return Err(Unfit::ProxyUser(proxy.uid));
+        }
+        if matches!(proxy.gid, 0 | OVERFLOW_ID | NO_ID) {
+            return Err(Unfit::ProxyGroup(proxy.gid));
         }
         Ok(Self(proxy))
     }

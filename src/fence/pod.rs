@@ -65,6 +65,14 @@ pub fn raise(proxy: Exempt) -> Result<Family, Error> {
     raise::raise(|family| ruleset(family, proxy), Existing::Replaced)
 }
 
+/// Compares what is in force in the caller's network namespace with the ruleset, and changes nothing.
+///
+/// # Errors
+/// The fence does not stand as [`raise`] leaves it.
+pub fn verify(proxy: Exempt) -> Result<Family, Error> {
+    raise::verify(|family| ruleset(family, proxy))
+}
+
 /// Who comes in gets answers: probes, and the services of the pod.
 ///
 /// New to connection tracking is not enough for TCP, which also takes the middle of a connection that it never saw

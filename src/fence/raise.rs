@@ -4,7 +4,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::encode::{Existing, Family, Ruleset};
-use super::{Error, readback, remedy};
+use super::readback::{self, Difference};
+use super::{Error, remedy};
 use crate::sys::netlink::{Protocol, Socket};
 
 /// Puts the ruleset in force in the caller's network namespace and reads it back.
@@ -32,6 +33,23 @@ pub(super) fn raise(ruleset: impl Fn(Family) -> Ruleset, existing: Existing) -> 
             stand(Family::Ipv4).map(|()| Family::Ipv4)
         }
         outcome => outcome.map(|()| Family::Inet),
+    }
+}
+
+/// Compares what the kernel holds with the ruleset that [`raise`] would have put in force.
+///
+/// # Errors
+/// They differ, or the kernel cannot be asked.
+pub(super) fn verify(ruleset: impl Fn(Family) -> Ruleset) -> Result<Family, Error> {
+    let stands = |family| {
+        let socket = Socket::open(Protocol::Netfilter).map_err(Error::Socket)?;
+        readback::verify(&socket, &ruleset(family)).map(|()| family)
+    };
+    match stands(Family::Inet) {
+        Err(Error::Differs(Difference::TableMissing, _) | Error::Unreadable { .. }) if !kernel_speaks_ipv6() => {
+            stands(Family::Ipv4)
+        }
+        outcome => outcome,
     }
 }
 

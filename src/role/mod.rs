@@ -1,5 +1,6 @@
 //! The one table of roles, and the dispatch that chooses among them before any thread or runtime exists.
 
+mod cni;
 mod doctor;
 mod health;
 pub mod launch;
@@ -74,6 +75,12 @@ pub const TABLE: &[Role] = &[
         summary: "the workload of a sidecar pod, launched and confined without privilege",
         command: cli::Process::command,
         run: |matches| with(matches, process::run),
+    },
+    Role {
+        name: "cni",
+        summary: "the node's network plugin: called by the container runtime, not by people",
+        command: cli::Cni::command,
+        run: |matches| with(matches, cni::run),
     },
     Role {
         name: "doctor",

@@ -33,7 +33,7 @@ pub const HTTP2: &[u8] = b"h2";
 pub const HTTP1: &[u8] = b"http/1.1";
 
 /// The one provider of cryptography, said explicitly: a process-wide default could be somebody else's.
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
     PROVIDER.clone()

@@ -93,7 +93,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BundleE
 }
 
 /// What is wrong with PEM, without the bytes that are: a key could be among them.
-pub(super) fn reason(error: &pem::Error) -> String {
+pub(crate) fn reason(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { .. } => "its END line is missing".to_owned(),
         pem::Error::IllegalSectionStart { .. } => "its BEGIN line is malformed".to_owned(),

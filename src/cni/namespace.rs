@@ -1,0 +1,46 @@
+//! The container's network namespace: entered for good, by a process that does nothing else afterwards.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::statfs::{FsType, fstatfs};
+
+use super::error::{CniError, INVALID_ENVIRONMENT, IO_FAILURE, UNKNOWN_CONTAINER};
+
+/// `NSFS_MAGIC`: what is no namespace is not taken for one, whatever has been put at its path.
+const NSFS: FsType = FsType(0x6e73_6673);
+
+/// Moves this thread into the network namespace at `path`.
+///
+/// # Errors
+/// There is none, or it is the node's own: a ruleset there would cut off the node.
+pub fn enter(path: &Path) -> Result<(), CniError> {
+    let failed = |code, details: String| {
+        CniError::new(code, "network namespace", format!("CNI_NETNS={}: {details}", path.display()))
+    };
+    let namespace = File::open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => failed(UNKNOWN_CONTAINER, error.to_string()),
+        _ => failed(IO_FAILURE, error.to_string()),
+    })?;
+    let kind = fstatfs(&namespace).map_err(|errno| failed(IO_FAILURE, format!("fstatfs: {errno}")))?;
+    if kind.filesystem_type() != NSFS {
+        return Err(failed(INVALID_ENVIRONMENT, "it is no namespace".to_owned()));
+    }
+    let identity = |path: &Path| path.metadata().map(|status| (status.dev(), status.ino()));
+    let given = namespace.metadata().map_err(|error| failed(IO_FAILURE, error.to_string()))?;
+    for node in ["/proc/self/ns/net", "/proc/1/ns/net"] {
+        // Nobody's but root's may be looked at; a plugin is root.
+        let own = identity(Path::new(node)).map_err(|error| failed(IO_FAILURE, format!("{node}: {error}")))?;
+        if own == (given.dev(), given.ino()) {
+            return Err(failed(
+                INVALID_ENVIRONMENT,
+                format!("it is the node's own ({node}), and a pod's fence there would cut the node off"),
+            ));
+        }
+    }
+    setns(&namespace, CloneFlags::CLONE_NEWNET).map_err(|errno| {
+        failed(IO_FAILURE, format!("setns: {errno}; expected a network namespace, and to be root on the node"))
+    })
+}
