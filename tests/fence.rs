@@ -104,7 +104,7 @@ pub fn allow_ping(world: &World) {
 }
 
 /// Answers every datagram and every connection in the origin.
-fn answering_origin(world: &World) {
+pub fn answering_origin(world: &World) {
     let listener = world.listen(IpAddr::from([0u16; 8]), 80);
     let socket = world.in_origin(|| UdpSocket::bind("[::]:53").expect("bind"));
     std::thread::spawn(move || {
@@ -151,7 +151,7 @@ if RAW:
     attempt("solicitation", solicitation)
 "#;
 
-fn attempts(world: &World, uid: u32, gid: u32) -> Vec<(String, String, u64)> {
+pub fn attempts(world: &World, uid: u32, gid: u32) -> Vec<(String, String, u64)> {
     let script = format!("{ATTEMPT}{ATTEMPTS}")
         .replace("ORIGIN4", &ORIGIN_V4.to_string())
         .replace("ORIGIN6", &ORIGIN_V6.to_string())

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::node::Node;
 use crate::world::{MACHINE_V4, MACHINE_V6, ORIGIN_NAMES, ORIGIN_V4, World, supervisor};
 
 /// The pods' network behind the machine; the origin has routes back, so nothing is translated.
@@ -25,6 +26,17 @@ pub struct Podman<'w> {
 impl<'w> Podman<'w> {
     /// Writes the settings and builds the images from the executable under test.
     pub fn new(world: &'w World) -> Self {
+        Self::chained(world, None)
+    }
+
+    /// The same with the plugin chained behind the pods' network, with these settings. Podman names a pod's first
+    /// container where Kubernetes names the pod, and no namespace: what is called as the plugin says both in the way of
+    /// Kubernetes, and calls the real one.
+    pub fn with_plugin(world: &'w World, node: &Node) -> Self {
+        Self::chained(world, Some(node))
+    }
+
+    fn chained(world: &'w World, node: Option<&Node>) -> Self {
         let directory =
             tempfile::Builder::new().prefix("openshell-podman-").tempdir_in("/var/tmp").expect("a directory");
         let podman = Self { world, directory };
@@ -38,9 +50,10 @@ impl<'w> Podman<'w> {
                  default_sysctls = [\"net.ipv4.ping_group_range=0 2147483647\"]\n\
                  [engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nlock_type = \"file\"\n\
                  tmp_dir = {:?}\n\
-                 [network]\nnetwork_backend = \"cni\"\nnetwork_config_dir = {:?}\ncni_plugin_dirs = [\"/usr/lib/cni\"]\n",
+                 [network]\nnetwork_backend = \"cni\"\nnetwork_config_dir = {:?}\ncni_plugin_dirs = [{:?}, \"/usr/lib/cni\"]\n",
                 path("tmp"),
                 path("networks"),
+                path("plugins"),
             ),
         );
         podman.write(
@@ -51,7 +64,7 @@ impl<'w> Podman<'w> {
                 path("run")
             ),
         );
-        let network = json!({"cniVersion": "0.4.0", "name": NETWORK, "plugins": [{
+        let mut network = json!({"cniVersion": "0.4.0", "name": NETWORK, "plugins": [{
             "type": "bridge", "bridge": "pods0", "isGateway": true, "hairpinMode": true,
             "ipam": {
                 "type": "host-local",
@@ -60,12 +73,27 @@ impl<'w> Podman<'w> {
                 "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
             },
         }]});
+        if let Some(node) = node {
+            let plugins = network["plugins"].as_array_mut().expect("a list");
+            plugins.push(json!({"type": "openshell-cni", "openshell": node.settings()}));
+            fs::create_dir_all(path("plugins/real")).expect("a directory");
+            std::os::unix::fs::symlink(supervisor(), path("plugins/real/openshell-cni")).expect("a link");
+            let shim = format!("#!/bin/sh\nenv > {}\nexec {}\n", path("env"), path("plugins/real/openshell-cni"));
+            podman.write("plugins/openshell-cni", &shim);
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(path("plugins/openshell-cni"), mode).expect("chmod");
+        }
         podman.write("networks/pods.conflist", &network.to_string());
         world.route_from_origin(NETWORK_V4, MACHINE_V4.into());
         world.route_from_origin(NETWORK_V6, MACHINE_V6.into());
         let output = podman.in_machine(&repository().join("images/build")).arg(supervisor()).output().expect("start");
         assert!(output.status.success(), "images/build: {}", text(&output.stderr));
         podman
+    }
+
+    /// A path of the settings.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 
     fn write(&self, name: &str, content: &str) {

@@ -5,6 +5,9 @@
 mod world;
 
 mod clients;
+#[allow(dead_code, reason = "as whole as its users will want it")]
+mod kubernetes;
+mod node;
 mod origins;
 #[allow(dead_code, reason = "the bench uses the same pods, and other parts of them")]
 mod pod;
@@ -12,6 +15,8 @@ mod podman;
 
 mod bounds;
 mod cli;
+mod cni;
+mod cni_pods;
 mod confinement;
 mod doctor;
 mod events;

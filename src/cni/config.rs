@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::call::Command;
 use super::error::{CniError, INCOMPATIBLE_VERSION, INVALID_CONFIG, UNDECODABLE};
@@ -51,8 +53,14 @@ pub struct Config<'i> {
     #[serde(borrow, default)]
     pub prev_result: Option<&'i RawValue>,
     /// Our own part.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     openshell: Option<Settings>,
+}
+
+/// An object and nothing else: from a list serde would take the fields in their order.
+fn object<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Option<Settings>, D::Error> {
+    let object: Option<Map<String, Value>> = Option::deserialize(deserializer)?;
+    object.map(|object| Settings::deserialize(Value::Object(object)).map_err(D::Error::custom)).transpose()
 }
 
 /// Key `openshell`.
@@ -85,13 +93,17 @@ impl<'i> Config<'i> {
         if text.trim().is_empty() {
             return Err(undecodable("standard input is empty: expected a network configuration".to_owned()));
         }
+        // A list would be taken for the fields in their order.
+        if !text.trim_start().starts_with('{') {
+            return Err(undecodable("standard input is no JSON object: expected a network configuration".to_owned()));
+        }
         serde_json::from_str(text).map_err(|error| undecodable(format!("standard input: {error}")))
     }
 
     /// The version as it is written, for the answer.
     #[must_use]
     pub fn version_text(&self) -> &str {
-        self.cni_version.as_deref().unwrap_or(NEWEST)
+        self.cni_version.as_deref().filter(|version| !version.is_empty()).unwrap_or(NEWEST)
     }
 
     /// The version, if it has this command.
@@ -182,7 +194,17 @@ mod tests {
 
     #[test]
     fn garbage_is_undecodable() {
-        for input in [&b""[..], b" \n", b"{", b"[]", b"\xff", b"{} {}", br#"{"openshell":7}"#, br#"{"cniVersion":1}"#] {
+        for input in [
+            &b""[..],
+            b" \n",
+            b"{",
+            b"[]",
+            b"\xff",
+            b"{} {}",
+            br#"{"openshell":7}"#,
+            br#"{"openshell":[]}"#,
+            br#"{"cniVersion":1}"#,
+        ] {
             assert_eq!(Config::read(input).unwrap_err().code, UNDECODABLE, "{}", String::from_utf8_lossy(input));
         }
         let defaults = Config::read(br#"{"openshell":{}}"#).unwrap();

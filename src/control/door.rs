@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use crate::workload::trust::Gathered;
 
 /// Who may connect at all: the owner, and the group of the shared directory, which is the sandbox's.
 const MODE: u32 = 0o660;
+
+/// The directory, where we make it: as `network-init` would.
+const MADE_MODE: u32 = 0o2750;
 
 /// What nobody but us may do in the directory: the group may not write, and others may do nothing.
 const OTHERS: u32 = 0o027;
@@ -43,7 +46,8 @@ pub enum DoorError {
     /// not come to it.
     #[error(
         "{}: it belongs to {found_uid}:{found_gid} and has mode {mode:o}, expected {uid}:{gid} and 2750; did `network-init` run, \
-         with these ids, and is its volume mounted here?", path.display()
+         with these ids, and is its volume mounted here? Without network-init, name a directory in a volume of the \
+         sandbox's group (fsGroup) that is not there yet", path.display()
     )]
     Directory {
         /// The directory.
@@ -121,6 +125,7 @@ impl Door {
     pub fn open(path: &Path, expected: Expected) -> Result<Self, DoorError> {
         let failed = |call| move |source| DoorError::Call { path: path.to_owned(), call, source };
         let directory = path.parent().unwrap_or(Path::new("/"));
+        make(directory, expected).map_err(failed("mkdir of its directory"))?;
         let status = fs::metadata(directory).map_err(failed("stat of its directory"))?;
         let (uid, mode) = (geteuid().as_raw(), status.mode() & 0o7777);
         if (status.uid(), status.gid()) != (uid, expected.gid) || mode & OTHERS != 0 {
@@ -185,6 +190,21 @@ impl Door {
         let _ = timeout(REFUSAL_TIME, agent.send(&Instruction::Refused { reason: other.to_string() })).await;
         Err(other)
     }
+}
+
+/// Makes the directory where no `network-init` has: one of our own within a volume that everybody in the pod may write,
+/// as the kubelet leaves it. The sandbox's group comes from the volume (`fsGroup`), whose setgid bit hands it on, or from
+/// our being in that group; what did not come is found by the check that follows.
+fn make(directory: &Path, expected: Expected) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(MADE_MODE & 0o777).create(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        made => made?,
+    }
+    if fs::metadata(directory)?.gid() != expected.gid {
+        let _ = std::os::unix::fs::chown(directory, None, Some(expected.gid));
+    }
+    // The umask may have taken something, and chown(2) the setgid bit.
+    fs::set_permissions(directory, fs::Permissions::from_mode(MADE_MODE))
 }
 
 impl Unwelcome {

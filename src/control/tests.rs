@@ -97,7 +97,16 @@ async fn the_door_opens_where_a_socket_was_and_nowhere_else() {
     std::fs::write(&path, "kept").unwrap();
     assert!(matches!(Door::open(&path, expected), Err(DoorError::Occupied(_))));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
-    let error = Door::open(&directory.path().join("missing/socket"), expected).unwrap_err();
+    // A directory that nobody has made is made, and no more than one.
+    let made = directory.path().join("made");
+    drop(Door::open(&made.join("socket"), expected).unwrap());
+    let status = std::fs::metadata(&made).unwrap();
+    assert_eq!(
+        (std::os::unix::fs::MetadataExt::mode(&status) & 0o7777, std::os::unix::fs::MetadataExt::gid(&status)),
+        (0o2750, expected.gid)
+    );
+    drop(Door::open(&made.join("socket"), expected).unwrap());
+    let error = Door::open(&directory.path().join("missing/too/socket"), expected).unwrap_err();
     assert!(error.to_string().contains("directory") && error.to_string().contains("network-init"), "{error}");
     // A directory in which others could put something in its place, or that its peer cannot come to.
     let path = directory.path().join("socket");

@@ -11,6 +11,7 @@ mod writer;
 pub mod admin;
 pub mod metrics;
 pub mod redact;
+pub mod time;
 
 pub use sink::{Destination, Events, EventsConfig, LogLevel, SandboxIdentity, UnknownLevel};
 

@@ -18,7 +18,7 @@ mod material;
 mod server;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use access::{Access, AccessError};
 pub use client::{Client, Patch};

@@ -26,14 +26,8 @@ impl Request {
         let first = line(&mut reader)?;
         let mut words = first.split(' ');
         let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-        let mut request = Self {
-            method,
-            path,
-            token: None,
-            accept: String::new(),
-            content_type: String::new(),
-            body: String::new(),
-        };
+        let mut request =
+            Self { method, path, token: None, accept: String::new(), content_type: String::new(), body: String::new() };
         let mut length = 0;
         loop {
             let field = line(&mut reader)?;
@@ -93,6 +87,7 @@ impl Answer {
     pub fn bytes(&self) -> Vec<u8> {
         let Self { status, fields, body } = self;
         let length = body.len();
-        format!("HTTP/1.1 {status} X\r\n{fields}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}").into_bytes()
+        format!("HTTP/1.1 {status} X\r\n{fields}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+            .into_bytes()
     }
 }

@@ -14,28 +14,23 @@ pub mod objects;
 mod patch;
 mod pki;
 pub mod rights;
+mod serving;
 mod status;
 mod store;
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{Backlog, Shutdown, listen, shutdown};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
 
-use self::http::{Answer, Request};
 use self::pki::Pki;
 use self::rights::{Right, Rights};
-use self::status::status;
 use self::store::Store;
-
-/// How long a connection may say nothing before its thread is taken back.
-const SILENCE: Duration = Duration::from_secs(30);
 
 /// How the server behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +49,8 @@ pub enum Mode {
     TooMany(Option<u64>),
     /// Another status of failure: 500, 503.
     Failing(u16),
+    /// 409: somebody else was quicker, again and again.
+    Conflict,
     /// Half of the answer, and the connection is closed.
     Half,
     /// The connection is closed once it is accepted.
@@ -101,8 +98,8 @@ struct Shared {
 
 struct State {
     mode: Mode,
-    /// For how many connections yet; then healthy.
-    left: Option<usize>,
+    /// Of the next connections, before `mode`.
+    script: VecDeque<Mode>,
     ended: bool,
     /// Whether who comes without a certificate is sent away.
     certificates: bool,
@@ -114,20 +111,23 @@ struct State {
 impl ApiServer {
     /// On a free port of the loopback.
     pub fn start() -> Self {
-        // A port that is asked for by its number is kept while the server is down.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        Self::start_on(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap())
+        // A port that is asked for by its number is kept while the server is down; another may be quicker to take it.
+        let mut tries = std::iter::repeat_with(|| {
+            let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        });
+        Self::start_on(tries.by_ref().take(64).find_map(Result::ok).expect("a port of the loopback"))
     }
 
     /// On a listener, of whichever network namespace; it must have been bound to a port by its number, or
     /// [`Mode::Down`] would lose it. The certificate is for its address, 127.0.0.1 and `kubernetes`.
     pub fn start_on(listener: TcpListener) -> Self {
-        let address = listener.local_addr().unwrap();
+        let address = listener.local_addr().expect("a bound address");
         let shared = Arc::new(Shared {
             pki: Pki::new(address.ip()),
             state: Mutex::new(State {
                 mode: Mode::Healthy,
-                left: None,
+                script: VecDeque::new(),
                 ended: false,
                 certificates: false,
                 store: Store::default(),
@@ -138,7 +138,7 @@ impl ApiServer {
         });
         let listener = Arc::new(listener);
         let (accepting, accepted) = (shared.clone(), listener.clone());
-        thread::spawn(move || accept(&accepting, &accepted));
+        thread::spawn(move || serving::accept(&accepting, &accepted));
         Self { address, shared, listener }
     }
 
@@ -198,28 +198,31 @@ impl ApiServer {
         )
     }
 
-    /// Behaves so from now on, on new connections.
-    pub fn set_mode(&self, mode: Mode) {
-        self.switch(mode, None);
+    /// Behaves so on the next connections, one after the other, and then as it did.
+    pub fn set_script(&self, modes: &[Mode]) {
+        assert!(!modes.contains(&Mode::Down), "connections that are refused cannot be counted");
+        self.state().script = modes.iter().copied().collect();
     }
 
     /// Behaves so for that many connections.
     pub fn set_mode_for(&self, mode: Mode, connections: usize) {
-        assert_ne!(mode, Mode::Down, "connections that are refused cannot be counted");
-        self.switch(mode, Some(connections));
+        self.set_script(&vec![mode; connections]);
     }
 
-    fn switch(&self, mode: Mode, left: Option<usize>) {
+    /// Behaves so from now on, on new connections.
+    pub fn set_mode(&self, mode: Mode) {
         let mut state = self.state();
-        (state.mode, state.left) = (mode, left);
+        state.mode = mode;
+        state.script.clear();
         drop(state);
         self.shared.changed.notify_all();
         if mode == Mode::Down {
             // Makes it a socket that is bound and does not listen (tcp_disconnect in net/ipv4/tcp.c); whoever waits in
             // accept(2) gets EINVAL.
-            shutdown(self.listener.as_raw_fd(), Shutdown::Read).unwrap();
+            shutdown(self.listener.as_raw_fd(), Shutdown::Read).expect("a listener is shut");
         } else {
-            listen(&*self.listener, Backlog::new(128).unwrap()).unwrap();
+            listen(&*self.listener, Backlog::new(128).expect("a backlog below the limit"))
+                .expect("the listener listens again");
         }
     }
 
@@ -298,139 +301,5 @@ impl State {
             status: 0,
             after,
         });
-    }
-
-    /// The mode of one more connection.
-    fn take_mode(&mut self) -> Mode {
-        match &mut self.left {
-            Some(0) => (self.mode, self.left) = (Mode::Healthy, None),
-            Some(left) => *left -= 1,
-            None => {}
-        }
-        self.mode
-    }
-}
-
-fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
-    loop {
-        let accepted = listener.accept();
-        let mut state = shared.state();
-        if state.ended {
-            return;
-        }
-        match accepted {
-            Ok((stream, _)) => {
-                let (mode, certificates) = (state.take_mode(), state.certificates);
-                let shared = shared.clone();
-                thread::spawn(move || serve(&shared, stream, mode, certificates));
-            }
-            Err(_) => {
-                while state.mode == Mode::Down && !state.ended {
-                    state = shared.changed.wait(state).unwrap();
-                }
-                drop(state);
-                // Between the mode's change and listen(2).
-                thread::sleep(Duration::from_millis(1));
-            }
-        }
-    }
-}
-
-fn serve(shared: &Shared, mut stream: TcpStream, mode: Mode, certificates: bool) {
-    stream.set_read_timeout(Some(SILENCE)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    match mode {
-        Mode::Closing | Mode::Down => return,
-        Mode::Silent => {
-            // Until the other side has had enough.
-            while stream.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {}
-            return;
-        }
-        _ => {}
-    }
-    let config: Arc<ServerConfig> = shared.pki.server(certificates);
-    let mut tls = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
-    let Some(request) = Request::read(&mut tls) else { return };
-    let certified = tls.conn.peer_certificates().and_then(|chain| shared.pki.user_of(chain.first()?));
-    let bytes = match mode {
-        Mode::Stalled => Vec::new(),
-        Mode::Garbage => b"\x16\x03 this is no HTTP\r\n\r\n".to_vec(),
-        Mode::Page => Answer::page().bytes(),
-        Mode::Endless => Answer::endless(),
-        _ => Vec::new(),
-    };
-    if let Mode::Slow(delay) = mode {
-        thread::sleep(delay);
-    }
-    let mut state = shared.state();
-    let user = certified.or_else(|| state.rights.user(request.token.as_deref()));
-    let answer = match mode {
-        Mode::TooMany(retry_after) => Answer::new(status(429, "TooManyRequests", "please try again later", None))
-            .with("Retry-After", retry_after.map(|seconds| seconds.to_string())),
-        Mode::Failing(code) => Answer::new(status(code, "InternalError", "Internal error occurred: the stand-in fails", None)),
-        _ if bytes.is_empty() && mode != Mode::Stalled => state.answer(&request, user.as_deref()),
-        _ => Answer::none(),
-    };
-    let resource = store::split(&request.path).0;
-    let after = state.store.get(resource).cloned();
-    state.history.push(Record {
-        at: Instant::now(),
-        method: request.method.clone(),
-        path: request.path.clone(),
-        user,
-        body: request.body.clone(),
-        status: answer.status,
-        after,
-    });
-    drop(state);
-    let mut bytes = if bytes.is_empty() && mode != Mode::Stalled { answer.bytes() } else { bytes };
-    if mode == Mode::Half {
-        bytes.truncate(bytes.len() / 2);
-    }
-    if mode == Mode::Endless {
-        while tls.write_all(&bytes).is_ok() {}
-        return;
-    }
-    let _ = tls.write_all(&bytes);
-    if mode == Mode::Stalled {
-        while tls.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {}
-        return;
-    }
-    if mode != Mode::Half {
-        tls.conn.send_close_notify();
-    }
-    let _ = tls.flush();
-}
-
-impl State {
-    fn answer(&mut self, request: &Request, user: Option<&str>) -> Answer {
-        let Some(user) = user else {
-            return Answer::new(status(401, "Unauthorized", "Unauthorized", None));
-        };
-        let Some(target) = store::Target::parse(&request.path) else {
-            return Answer::new(status(404, "NotFound", "the server could not find the requested resource", None));
-        };
-        let verb = match request.method.as_str() {
-            "GET" => "get",
-            "PATCH" => "patch",
-            _ => return Answer::new(status(405, "MethodNotAllowed", "the server does not allow this method", None)),
-        };
-        if !self.rights.allow(user, verb, &target) {
-            return Answer::new(rights::forbidden(user, verb, &target));
-        }
-        let outcome = match verb {
-            "get" => self.store.read(&target),
-            _ => self.store.patch(&target, &request.content_type, &request.body),
-        };
-        match outcome {
-            Ok(object) if request.accept.contains("as=PartialObjectMetadata") => Answer::new((
-                200,
-                serde_json::json!({
-                    "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"],
-                }),
-            )),
-            Ok(object) => Answer::new((200, object)),
-            Err(refusal) => Answer::new(refusal),
-        }
     }
 }

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
+};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -20,20 +22,22 @@ pub struct Pki {
 
 impl Pki {
     pub fn new(address: IpAddr) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        let mut params = CertificateParams::new(Vec::new()).expect("names that certificates may have");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "stand-in CA");
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key is made"))
+            .expect("a CA signs itself");
 
-        let mut params = CertificateParams::new(vec!["kubernetes".to_owned()]).unwrap();
+        let mut params =
+            CertificateParams::new(vec!["kubernetes".to_owned()]).expect("names that certificates may have");
         params.subject_alt_names.push(SanType::IpAddress([127, 0, 0, 1].into()));
         if address != IpAddr::from([127, 0, 0, 1]) && !address.is_unspecified() {
             params.subject_alt_names.push(SanType::IpAddress(address));
         }
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &ca).unwrap();
+        let key = KeyPair::generate().expect("a key is made");
+        let certificate = params.signed_by(&key, &ca).expect("the CA signs");
         let mut roots = RootCertStore::empty();
-        roots.add(ca.der().clone()).unwrap();
+        roots.add(ca.der().clone()).expect("a CA is a root");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
         let config = |demanded: bool| {
@@ -41,8 +45,9 @@ impl Pki {
             let clients = if demanded { clients } else { clients.allow_unauthenticated() };
             let config = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
             let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-            let config = config.unwrap().with_client_cert_verifier(clients.build().unwrap());
-            Arc::new(config.with_single_cert(vec![certificate.der().clone()], key).unwrap())
+            let config =
+                config.expect("versions of TLS").with_client_cert_verifier(clients.build().expect("roots for clients"));
+            Arc::new(config.with_single_cert(vec![certificate.der().clone()], key).expect("a certificate and its key"))
         };
         let (open, closed) = (config(false), config(true));
         Self { ca, open, closed }
@@ -58,11 +63,11 @@ impl Pki {
 
     /// A client certificate of a user, and its key.
     pub fn client(&self, user: &str) -> (String, String) {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        let mut params = CertificateParams::new(Vec::new()).expect("names that certificates may have");
         params.distinguished_name.push(DnType::CommonName, format!("{USER}{user}{}", char::from(USER_END)));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate().unwrap();
-        (params.signed_by(&key, &self.ca).unwrap().pem(), key.serialize_pem())
+        let key = KeyPair::generate().expect("a key is made");
+        (params.signed_by(&key, &self.ca).expect("the CA signs").pem(), key.serialize_pem())
     }
 
     /// Whose it is. It has been verified.

@@ -122,35 +122,95 @@ fn what_is_missing_wrong_or_unsafe_is_named_and_nothing_secret_is() {
     let user = |lines: &str| format!("    {}", lines.replace('\n', "\n    "));
     // What is replaced by what, and what is then said.
     let cases: Vec<(&str, String, &str)> = vec![
-        ("current-context: default", "current-context: other".into(), "contexts: there is no context \"other\"; add it; there is default"),
+        (
+            "current-context: default",
+            "current-context: other".into(),
+            "contexts: there is no context \"other\"; add it; there is default",
+        ),
         ("cluster: stand-in", "cluster: other".into(), "clusters: there is no cluster \"other\"; "),
         ("user: someone", "user: other".into(), "users: there is no user \"other\"; "),
         ("user: someone", "x: y".into(), "contexts[default].context.user: it is missing or empty; "),
         ("clusters:", "clusters:\n- {name: stand-in}".into(), "clusters: there are two of \"stand-in\"; "),
         (server, String::new(), "clusters[stand-in].cluster.server: it is missing or empty; "),
-        (server, "    server: http://127.0.0.1:8080".into(), "clusters[stand-in].cluster.server: it is http, and a token would"),
-        (server, format!("    server: https://u:{SECRET}@127.0.0.1"), "clusters[stand-in].cluster.server: it holds a user name"),
-        (server, "    server: https://127.0.0.1:99999".into(), "clusters[stand-in].cluster.server: its port is no number"),
+        (
+            server,
+            "    server: http://127.0.0.1:8080".into(),
+            "clusters[stand-in].cluster.server: it is http, and a token would",
+        ),
+        (
+            server,
+            format!("    server: https://u:{SECRET}@127.0.0.1"),
+            "clusters[stand-in].cluster.server: it holds a user name",
+        ),
+        (
+            server,
+            "    server: https://127.0.0.1:99999".into(),
+            "clusters[stand-in].cluster.server: its port is no number",
+        ),
         (server, "    server: 127.0.0.1:6443".into(), "clusters[stand-in].cluster.server: "),
         (server, cluster_is("tls-server-name: 'no name'"), "clusters[stand-in].cluster.tls-server-name: it is no name"),
-        (server, cluster_is("insecure-skip-tls-verify: true"), "clusters[stand-in].cluster.insecure-skip-tls-verify: an unverified"),
-        (server, cluster_is("insecure-skip-tls-verify: 'yes'"), "clusters[stand-in].cluster.insecure-skip-tls-verify: it is neither"),
-        (server, cluster_is("proxy-url: http://127.0.0.1"), "clusters[stand-in].cluster.proxy-url: proxies are not used; "),
+        (
+            server,
+            cluster_is("insecure-skip-tls-verify: true"),
+            "clusters[stand-in].cluster.insecure-skip-tls-verify: an unverified",
+        ),
+        (
+            server,
+            cluster_is("insecure-skip-tls-verify: 'yes'"),
+            "clusters[stand-in].cluster.insecure-skip-tls-verify: it is neither",
+        ),
+        (
+            server,
+            cluster_is("proxy-url: http://127.0.0.1"),
+            "clusters[stand-in].cluster.proxy-url: proxies are not used; ",
+        ),
         (ca, String::new(), "clusters[stand-in].cluster.certificate-authority: it is missing; "),
-        (ca, "    certificate-authority-data: '%%%%'".into(), "clusters[stand-in].cluster.certificate-authority-data: it is not Base64; "),
-        (ca, "    certificate-authority-data: QUJDRA".into(), "clusters[stand-in].cluster.certificate-authority-data: it is not Base64; "),
-        (ca, "    certificate-authority-data: QUJDRA==".into(), "clusters[stand-in].cluster.certificate-authority-data: no certificate in it; "),
+        (
+            ca,
+            "    certificate-authority-data: '%%%%'".into(),
+            "clusters[stand-in].cluster.certificate-authority-data: it is not Base64; ",
+        ),
+        (
+            ca,
+            "    certificate-authority-data: QUJDRA".into(),
+            "clusters[stand-in].cluster.certificate-authority-data: it is not Base64; ",
+        ),
+        (
+            ca,
+            "    certificate-authority-data: QUJDRA==".into(),
+            "clusters[stand-in].cluster.certificate-authority-data: no certificate in it; ",
+        ),
         (ca, "    certificate-authority: absent.pem".into(), "clusters[stand-in].cluster.certificate-authority: "),
         (&token, String::new(), "users[someone].user: it is no mapping; "),
         (&token, user("token: 12345"), "users[someone].user.token: it is no text; "),
         (&token, user(&format!("token: {SECRET} {SECRET}")), "users[someone].user.token: it holds what no token has"),
-        (&token, user(&format!("token: '{}'", "x".repeat(20_000))), "users[someone].user.token: it is longer than 16384"),
+        (
+            &token,
+            user(&format!("token: '{}'", "x".repeat(20_000))),
+            "users[someone].user.token: it is longer than 16384",
+        ),
         (&token, user("tokenFile: absent"), "users[someone].user.tokenFile: "),
-        (&token, user("tokenFile: a\ntoken-file: b"), "users[someone].user.token-file: it is not what tokenFile says; "),
+        (
+            &token,
+            user("tokenFile: a\ntoken-file: b"),
+            "users[someone].user.token-file: it is not what tokenFile says; ",
+        ),
         (&token, user("username: u\npassword: p"), "users[someone].user.username: passwords are not sent; "),
-        (&token, user(&format!("token: {SECRET}\nexec: {{command: id}}")), "users[someone].user.exec: no program is run"),
-        (&token, user(&format!("token: {SECRET}\nauth-provider: {{name: gcp}}")), "users[someone].user.auth-provider: no provider"),
-        (&token, user(&format!("token: {SECRET}\nas: system:admin")), "users[someone].user.as: nobody else is impersonated; "),
+        (
+            &token,
+            user(&format!("token: {SECRET}\nexec: {{command: id}}")),
+            "users[someone].user.exec: no program is run",
+        ),
+        (
+            &token,
+            user(&format!("token: {SECRET}\nauth-provider: {{name: gcp}}")),
+            "users[someone].user.auth-provider: no provider",
+        ),
+        (
+            &token,
+            user(&format!("token: {SECRET}\nas: system:admin")),
+            "users[someone].user.as: nobody else is impersonated; ",
+        ),
         (&token, user("x: y"), "users[someone].user: it holds no credentials; "),
         (&token, user("client-certificate: a.pem"), "users[someone].user.client-key: it is missing; "),
         (&token, user("client-key: a.pem"), "users[someone].user.client-certificate: it is missing; "),
@@ -195,7 +255,9 @@ fn servers_are_read_as_urls() {
     assert_eq!(read("https://k8s.Example.com").unwrap(), "https://k8s.example.com:443");
     assert_eq!(read("https://[fd00::1]:6443/").unwrap(), "https://[fd00::1]:6443");
     assert_eq!(read("https://r.example.com/k8s/clusters/c-1/").unwrap(), "https://r.example.com:443/k8s/clusters/c-1");
-    for wrong in ["", "https://", "https://h:0", "https://h:", "ftp://h", "https://h/?x", "https://h/#x", "https://[::1"] {
+    for wrong in
+        ["", "https://", "https://h:0", "https://h:", "ftp://h", "https://h/?x", "https://h/#x", "https://[::1"]
+    {
         assert!(read(wrong).is_err(), "{wrong:?}");
     }
 }

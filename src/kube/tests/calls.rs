@@ -126,9 +126,11 @@ async fn every_failure_is_told_apart() {
         (Mode::Silent, true, |failure| matches!(failure, Failure::TimedOut(_))),
         (Mode::Stalled, true, |failure| matches!(failure, Failure::TimedOut(_))),
         (Mode::Slow(Duration::from_secs(1)), true, |failure| matches!(failure, Failure::TimedOut(_))),
-        (Mode::TooMany(Some(7)), true, |failure| {
-            matches!(failure, Failure::TooMany { retry_after: Some(after), .. } if after.as_secs() == 7)
-        }),
+        (
+            Mode::TooMany(Some(7)),
+            true,
+            |failure| matches!(failure, Failure::TooMany { retry_after: Some(after), .. } if after.as_secs() == 7),
+        ),
         (Mode::TooMany(None), true, |failure| matches!(failure, Failure::TooMany { retry_after: None, .. })),
         (Mode::Failing(500), true, |failure| matches!(failure, Failure::Server { status: 500, .. })),
         (Mode::Failing(503), true, |failure| matches!(failure, Failure::Server { status: 503, .. })),
