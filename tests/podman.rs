@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::node::Node;
+use crate::node::{NAMESPACE, Node};
 use crate::world::{MACHINE_V4, MACHINE_V6, ORIGIN_NAMES, ORIGIN_V4, World, supervisor};
 
 /// The pods' network behind the machine; the origin has routes back, so nothing is translated.
@@ -29,9 +29,9 @@ impl<'w> Podman<'w> {
         Self::chained(world, None)
     }
 
-    /// The same with the plugin chained behind the pods' network, with these settings. Podman names a pod's first
-    /// container where Kubernetes names the pod, and no namespace: what is called as the plugin says both in the way of
-    /// Kubernetes, and calls the real one.
+    /// The same with the plugin chained behind the pods' network, with these settings. Podman
+    /// tells the pod's name, and no namespace: what is called as the plugin says `web` of pods whose names begin so,
+    /// [`NAMESPACE`] of others, and calls the real one.
     pub fn with_plugin(world: &'w World, node: &Node) -> Self {
         Self::chained(world, Some(node))
     }
@@ -78,7 +78,11 @@ impl<'w> Podman<'w> {
             plugins.push(json!({"type": "openshell-cni", "openshell": node.settings()}));
             fs::create_dir_all(path("plugins/real")).expect("a directory");
             std::os::unix::fs::symlink(supervisor(), path("plugins/real/openshell-cni")).expect("a link");
-            let shim = format!("#!/bin/sh\nenv > {}\nexec {}\n", path("env"), path("plugins/real/openshell-cni"));
+            let shim = format!(
+                "#!/bin/sh\ncase $CNI_ARGS in *K8S_POD_NAME=web*) in=web ;; *) in={NAMESPACE} ;; esac\n\
+                 export CNI_ARGS=\"$CNI_ARGS;K8S_POD_NAMESPACE=$in\"\nexec {}\n",
+                path("plugins/real/openshell-cni")
+            );
             podman.write("plugins/openshell-cni", &shim);
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             fs::set_permissions(path("plugins/openshell-cni"), mode).expect("chmod");
@@ -303,6 +307,17 @@ impl Manifest {
     fn name(&self) -> &str {
         let pod = self.documents.iter().find(|object| object["kind"] == "Pod").expect("a pod");
         pod["metadata"]["name"].as_str().expect("a name")
+    }
+
+    /// The pod.
+    pub fn pod(&self) -> Value {
+        self.documents.iter().find(|object| object["kind"] == "Pod").expect("a pod").clone()
+    }
+
+    /// The pod's metadata.
+    pub fn metadata(&mut self) -> &mut Value {
+        let pod = self.documents.iter_mut().find(|object| object["kind"] == "Pod");
+        &mut pod.expect("a pod")["metadata"]
     }
 
     /// The pod's specification.

@@ -87,7 +87,7 @@ fn init_containers_sideload_and_wait_without_a_privilege() {
 }
 
 /// Lets curl reach one name.
-const POLICY: &str = "version: 1\nnetwork_policies:\n  test:\n    endpoints:\n      - {host: api.example.com, port: 80}\n    \
+pub const POLICY: &str = "version: 1\nnetwork_policies:\n  test:\n    endpoints:\n      - {host: api.example.com, port: 80}\n    \
                       binaries:\n      - {path: /usr/bin/curl}\n";
 
 /// The sidecar pod with a policy of the tests' own. Its agent sleeps, and what the tests run in it has more freedom than
@@ -118,13 +118,13 @@ fn until_it_serves(pod: &Pod<'_>) {
 }
 
 /// The act that removes the mechanism, for controls: nobody in the pod could.
-fn remove_the_fence(pod: &Pod<'_>) {
+pub fn remove_the_fence(pod: &Pod<'_>) {
     let output = pod.in_its_network("agent", "nft", &["delete", "table", "inet", "openshell_fence"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 /// Every way around the proxy that a program has; a line each, with what the kernel said.
-const AROUND: &str = r"
+pub const AROUND: &str = r"
 import errno, os, socket, struct, sys
 def attempt(name, act):
     try:
@@ -171,7 +171,7 @@ if len(sys.argv) > 1:
 ";
 
 /// What every way answers when the fence holds.
-const REFUSED: &str = "tcp ECONNREFUSED\ntcp6 ECONNREFUSED\nudp EPERM\nudp6 EPERM\ngateway EPERM\n";
+pub const REFUSED: &str = "tcp ECONNREFUSED\ntcp6 ECONNREFUSED\nudp EPERM\nudp6 EPERM\ngateway EPERM\n";
 /// Of ping sockets in IPv6 the call itself forgets it; the fence's answer is the error of the next call.
 const REFUSED_RAW: &str = "ping EPERM\nping6 EACCES\nicmp EPERM\nicmp6 EPERM\nraw EPERM\nraw6 EPERM\nheader EPERM\n";
 

@@ -24,12 +24,12 @@ pub(super) const MAX_BYTES: u64 = 2 * 1024 * 1024;
 /// Entries of the directory that are looked at. Nodes have a handful.
 const MAX_ENTRIES: usize = 4096;
 
-/// Names of files that are not finished. Runtimes load what ends in `.conf`, `.conflist` or `.json` (libcni, ConfFiles),
-/// names that begin with a dot included, so it is the end that keeps them off.
+/// Names of files that are not finished. Runtimes load what ends in `.conf`, `.conflist` or `.json` (libcni,
+/// ConfFiles), names that begin with a dot included, so it is the end that keeps them off.
 const TEMPORARY: (&str, &str) = (".openshell-cni-", ".tmp");
 
-/// How long another installer is waited for: an edit takes milliseconds, and [`super::replace`] waits for a writer of its
-/// file at most two seconds.
+/// How long another installer is waited for: an edit takes milliseconds, and [`super::replace`] waits for a writer of
+/// its file at most two seconds.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Between two looks at something that is waited for.
@@ -71,7 +71,7 @@ pub(super) enum Found {
 pub(super) struct Content {
     pub bytes: Vec<u8>,
     pub attributes: Attributes,
-    /// How long ago it was last written; nothing where the clock was set back meanwhile.
+    /// How long ago it was last written; very long where the clock was set back meanwhile.
     pub age: Duration,
 }
 
@@ -195,7 +195,7 @@ impl Directory {
             return Ok(Found::Odd(format!("larger than {MAX_BYTES} bytes")));
         }
         let attributes = Attributes { mode: meta.mode() & MODE_BITS, uid: meta.uid(), gid: meta.gid() };
-        let age = meta.modified().ok().and_then(|at| at.elapsed().ok()).unwrap_or_default();
+        let age = meta.modified().ok().and_then(|at| at.elapsed().ok()).unwrap_or(Duration::MAX);
         Ok(Found::File(Content { bytes, attributes, age }))
     }
 

@@ -1,5 +1,5 @@
-//! A network configuration as text. It is read well enough to know what a runtime makes of it, and changed by cutting and
-//! inserting, so that whatever is not ours keeps its bytes.
+//! A network configuration as text. It is read well enough to know what a runtime makes of it, and changed by cutting
+//! and inserting, so that whatever is not ours keeps its bytes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,8 +16,8 @@ use super::PLUGIN_TYPE;
 /// they do not know.
 const OWN_KEY: &str = "openshell";
 
-/// The first character of what libcni decodes some keys of a plugin into (types.PluginConf); it refuses a file where they
-/// are something else.
+/// The first character of what libcni decodes some keys of a plugin into (types.PluginConf); it refuses a file where
+/// they are something else.
 const SHAPES: [(&str, char); 6] =
     [("name", '"'), ("cniVersion", '"'), ("capabilities", '{'), ("ipam", '{'), ("dns", '{'), ("prevResult", '{')];
 
@@ -172,7 +172,8 @@ impl<'t> List<'t> {
         self.plugins.iter().any(Plugin::is_ours)
     }
 
-    /// Each of our entries with the comma that goes with it: the one before, or for those that come first the one after.
+    /// Each of our entries with the comma that goes with it: the one before, or for those that come first the one
+    /// after.
     fn cuts(&self) -> Vec<(Range<usize>, String)> {
         let first_kept = self.plugins.iter().position(|plugin| !plugin.is_ours()).unwrap_or(self.plugins.len());
         let mut cuts = Vec::new();
@@ -247,7 +248,8 @@ impl<'t> Single<'t> {
         let Self { name, version, raw } = self;
         let own = serde_json::json!({ "copyOf": file });
         format!(
-            "{{\n  \"cniVersion\": {version},\n  \"name\": {name},\n  \"{OWN_KEY}\": {own},\n  \"plugins\": [\n{raw},\n{entry}\n  ]\n}}\n"
+            "{{\n  \"cniVersion\": {version},\n  \"name\": {name},\n  \"{OWN_KEY}\": {own},\n  \"plugins\": [\n\
+             {raw},\n{entry}\n  ]\n}}\n"
         )
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A list is edited where it lies. A single plugin cannot be chained onto, and is not touched: a list made from it is
 //! put beside it under a name that sorts before it, and so takes its place. That is one step there and one step back,
-//! its owner may rewrite the original whenever they like without undoing the chain, and whatever waits for the original's
-//! name still finds it. (A runtime told to attach pods to every configuration there is, which containerd is not
-//! unless its `max_conf_num` says so, would attach them to both.)
+//! its owner may rewrite the original whenever they like without undoing the chain, and whatever waits for the
+//! original's name still finds it. (A runtime told to attach pods to every configuration there is, which containerd is
+//! not unless its `max_conf_num` says so, would attach them to both.)
 
 use std::ffi::{OsStr, OsString};
 

@@ -48,6 +48,7 @@ fn remedy(error: Errno) -> &'static str {
             "; the installer has to run as the owner of the directory, which is root, and no security module may forbid it"
         }
         Errno::ENOTDIR | Errno::ELOOP => "; expected a directory of its own there, not a file or a link",
+        Errno::EOVERFLOW => "; expected a directory with a handful of configurations, found thousands of files",
         _ => "",
     }
 }

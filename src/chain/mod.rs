@@ -1,8 +1,8 @@
-//! Making the node's container runtime call our plugin: finding the network configuration that it uses, adding the plugin
-//! to it, telling whether it is still there, putting it back, and taking it out again. All of it survives being killed
-//! at any instant, a loss of power, and others who write the same files whenever they like.
+//! Making the node's container runtime call our plugin: finding the network configuration that it uses, adding the
+//! plugin to it, telling whether it is still there, putting it back, and taking it out again. All of it survives being
+//! killed at any instant, a loss of power, and others who write the same files whenever they like.
 //!
-//! The specification of CNI leaves to the runtime where configurations lie and which one counts; [`survey`] has what
+//! The specification of CNI leaves to the runtime where configurations lie and which one counts; `survey` has what
 //! the runtimes do. Nothing here knows Kubernetes: whether a node may be used is the caller's, who asks for a
 //! [`Verdict`] and has every [`Change`] told.
 
@@ -39,8 +39,8 @@ pub const BACKUP_SUFFIX: &str = ".openshell-backup";
 pub enum Way {
     /// Ours is the last of the plugins in the configuration that the runtime uses.
     Conflist,
-    /// A file in the directory of the auxiliary chain that multus calls for every pod, where its `auxiliaryCNIChainName`
-    /// is set, as on OpenShift: `/run/multus/cni/net.d/vendor-cni-chain`.
+    /// A file in the directory of the auxiliary chain that multus calls for every pod, where its
+    /// `auxiliaryCNIChainName` is set, as on OpenShift: `/run/multus/cni/net.d/vendor-cni-chain`.
     MultusChain,
     /// A file in the directory named after the network, from where libcni 1.3 and later append plugins to those of the
     /// configuration.

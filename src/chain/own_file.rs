@@ -1,5 +1,4 @@
-//! The ways with a file of our own: [`Way::MultusChain`](super::Way::MultusChain) and
-//! [`Way::DropIn`](super::Way::DropIn). Nothing of anybody else's is touched.
+//! The ways with a file of our own: [`Way::MultusChain`] and [`Way::DropIn`]. Nothing of anybody else's is touched.
 
 use std::ffi::OsStr;
 

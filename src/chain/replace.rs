@@ -70,9 +70,10 @@ pub(super) fn edit(
             (present, aside) = (now, None);
             continue;
         }
-        match Ok::<bool, Errno>(false) {
+        match prepared.exchange(name) {
             Ok(true) => directory.sync()?,
-            // Their text can be lost here, in the instant since it was read again; the file systems of nodes can exchange.
+            // Their text can be lost here, in the instant since it was read again; the file systems of nodes can
+            // exchange.
             Ok(false) => {
                 prepared.rename(name)?;
                 directory.sync()?;

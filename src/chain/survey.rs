@@ -1,7 +1,7 @@
-//! Which network configuration of a directory a runtime uses. containerd (go-cni), CRI-O (ocicni) and the kubelets of old
-//! sort the files that end in `.conf`, `.conflist` or `.json`, hidden ones included, and take the first that they can
-//! load. They differ about the rest: containerd gives up at the first that it cannot load, CRI-O goes on to the next. So
-//! a file that surely none of them loads is passed over, and one that some may load ends the search.
+//! Which network configuration of a directory a runtime uses. containerd (go-cni), CRI-O (ocicni) and the kubelets of
+//! old sort the files that end in `.conf`, `.conflist` or `.json`, hidden ones included, and take the first that they
+//! can load. They differ about the rest: containerd gives up at the first that it cannot load, CRI-O goes on to the
+//! next. So a file that surely none of them loads is passed over, and one that some may load ends the search.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

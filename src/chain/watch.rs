@@ -14,11 +14,12 @@ use super::survey::is_configuration;
 use super::{Chain, Verdict, Way};
 use crate::sys::reactor;
 
-/// How long a change that inotify(7) did not see can go unnoticed: a network file system, a directory that was replaced.
+/// How long a change that inotify(7) did not see can go unnoticed: a network file system, a directory that was
+/// replaced.
 const TICK: Duration = Duration::from_secs(30);
 
-/// The same while the plugin is not chained and the node waits for it: what was half-written may be whole by then, or old
-/// enough to be passed over.
+/// The same while the plugin is not chained and the node waits for it: what was half-written may be whole by then, or
+/// old enough to be passed over.
 const EAGER_TICK: Duration = Duration::from_secs(2);
 
 /// Quiet time after which a change counts as complete. Until then the node is as it is, so it is short.
@@ -59,8 +60,8 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Waits until something changed that may matter and came to rest, or half a minute has passed, or two seconds where
-    /// the plugin was not chained at `last`. Changes since the last call count, one's own too.
+    /// Waits until something changed that may matter and came to rest, or half a minute has passed, or two seconds
+    /// where the plugin was not chained at `last`. Changes since the last call count, one's own too.
     pub async fn changed(&mut self, last: &Verdict) {
         self.arm();
         let tick = if last.is_chained() { TICK } else { EAGER_TICK };
@@ -77,8 +78,8 @@ impl Watch {
         self.arm();
     }
 
-    /// Adding a watch again is harmless. One on a directory that is gone, or that the kernel has no room for, comes back
-    /// at the next call, and until then the tick does its work.
+    /// Adding a watch again is harmless. One on a directory that is gone, or that the kernel has no room for, comes
+    /// back at the next call, and until then the tick does its work.
     fn arm(&mut self) {
         let mask = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO

@@ -74,12 +74,13 @@ fn a_file_that_some_runtime_may_load_ends_the_search() {
 fn links_and_what_is_no_file_end_the_search_too() {
     let node = Node::with("10-net.conflist", BRIDGE);
     node.write("target", BRIDGE);
-    let place: [(&str, &dyn Fn(&Path)); 3] = [
-        ("a link", &|path| symlink("target", path).unwrap()),
-        ("a link to nowhere", &|path| symlink("/nowhere", path).unwrap()),
-        ("a pipe", &|path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRUSR).unwrap()),
+    type Place = fn(&Path);
+    let places: [(&str, Place); 3] = [
+        ("a link", |path| symlink("target", path).unwrap()),
+        ("a link to nowhere", |path| symlink("/nowhere", path).unwrap()),
+        ("a pipe", |path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRUSR).unwrap()),
     ];
-    for (what, make) in place {
+    for (what, make) in places {
         let path = node.at("00-first.conflist");
         make(&path);
         assert!(matches!(node.verify(), Verdict::Unchainable { .. }), "{what}");

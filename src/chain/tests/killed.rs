@@ -49,14 +49,15 @@ fn kill_after(directory: &Path, pause: Duration) {
     assert!(!child.wait().unwrap().success());
 }
 
-/// A pause that differs every time: a round of the child takes tens of milliseconds on a disk, and one or two in memory.
+/// A pause that differs every time: a round of the child takes tens of milliseconds on a disk, and one or two in
+/// memory.
 fn pause(kill: u32) -> Duration {
     Duration::from_micros(u64::from(kill.wrapping_mul(2_654_435_761) >> 15) % 40_000)
 }
 
 /// A directory on the disk or in memory, where different steps take the time that a kill falls into.
 fn node(kill: u32) -> Node {
-    if kill % 2 == 0 { Node::new() } else { Node { directory: tempfile::tempdir_in("/dev/shm").unwrap() } }
+    if kill.is_multiple_of(2) { Node::new() } else { Node { directory: tempfile::tempdir_in("/dev/shm").unwrap() } }
 }
 
 #[test]
