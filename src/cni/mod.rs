@@ -6,6 +6,7 @@
 //! fenced gets no network at all: ADD fails ([`error`]), and the runtime tears the pod down.
 
 pub mod call;
+pub mod chain;
 pub mod config;
 pub mod error;
 pub mod log;

@@ -5,6 +5,7 @@
 pub mod attempt;
 pub mod capability;
 pub mod child;
+pub mod file;
 #[cfg(test)]
 pub(crate) mod in_tests;
 pub mod memory;
