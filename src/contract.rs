@@ -70,6 +70,19 @@ pub mod annotation {
     pub const PROXY_GID: &str = "openshell.ai/proxy-gid";
 }
 
+/// What a node says of its plugin: sandboxes of the cni-sidecar topology go where the label is.
+pub mod node {
+    /// Label of a node on which the plugin is chained and verified.
+    pub const READY_LABEL: &str = "openshell.ai/cni-ready";
+    /// Its value; every other one, and none, is a no.
+    pub const READY: &str = "true";
+    /// Taint that a node may register with (kubelet's `--register-with-taints`), and that is taken off once it is ready. It
+    /// is never put on: with an effect of NoExecute that would evict what runs already.
+    pub const STARTUP_TAINT: &str = "openshell.ai/cni-not-ready";
+    /// Type of the condition that says why, for people.
+    pub const CONDITION: &str = "OpenShellCNIReady";
+}
+
 /// Environment variables that roles read. Identity and endpoints only: what draws a boundary comes from argv, because
 /// an image can bake environment but cannot change the argv a driver sets.
 pub mod env {
@@ -89,6 +102,8 @@ pub mod env {
     pub const USER_ENVIRONMENT: &str = "OPENSHELL_USER_ENVIRONMENT";
     /// JSON `{version, command, tty}`, or `base64url:` and the same.
     pub const MAIN_PROCESS_SPEC: &str = "OPENSHELL_MAIN_PROCESS_SPEC";
+    /// Name of the node, by the downward API (`spec.nodeName`).
+    pub const NODE_NAME: &str = "NODE_NAME";
     /// Level of the one-line log on stderr.
     pub const LOG_LEVEL: &str = "OPENSHELL_LOG_LEVEL";
 }

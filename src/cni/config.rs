@@ -39,6 +39,17 @@ pub const VERSIONS: [(&str, Version); 5] = [
     ("1.1.0", Version::V11),
 ];
 
+/// Their names.
+pub const SPOKEN: [&str; VERSIONS.len()] = {
+    let mut names = [""; VERSIONS.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = VERSIONS[index].0;
+        index += 1;
+    }
+    names
+};
+
 /// The newest, in which is answered what does not say its own.
 pub const NEWEST: &str = "1.1.0";
 
@@ -76,6 +87,9 @@ pub struct Settings {
     /// Where refusals and fences are noted, a line each.
     #[serde(default)]
     pub log_file: Option<PathBuf>,
+    /// What is made, empty, when the plugin is called: for ways of chaining that older runtimes pass over in silence.
+    #[serde(default)]
+    pub called_file: Option<PathBuf>,
 }
 
 fn default_kubeconfig() -> PathBuf {
@@ -112,7 +126,7 @@ impl<'i> Config<'i> {
     /// It is not spoken here, or has no such command.
     pub fn version_for(&self, command: Command) -> Result<Version, CniError> {
         let incompatible = |details| CniError::new(INCOMPATIBLE_VERSION, "incompatible CNI version", details);
-        let spoken = || VERSIONS.map(|(name, _)| name).join(", ");
+        let spoken = || SPOKEN.join(", ");
         // Before 0.3.0 the field could be missing.
         let named = self.cni_version.as_deref().unwrap_or("0.1.0");
         let version = VERSIONS
@@ -165,7 +179,8 @@ mod tests {
             &Settings {
                 kubeconfig: "/k".into(),
                 sandbox_namespaces: vec!["a".to_owned()],
-                log_file: Some("/l".into())
+                log_file: Some("/l".into()),
+                called_file: None
             }
         );
     }

@@ -4,10 +4,13 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{FsType, fstatfs};
 
-use super::error::{CniError, INVALID_ENVIRONMENT, IO_FAILURE, UNKNOWN_CONTAINER};
+use super::error::{CniError, FENCE, INVALID_ENVIRONMENT, IO_FAILURE, UNKNOWN_CONTAINER};
+use crate::contract::{Ids, PROXY_ID};
+use crate::fence::exempt::Exempt;
+use crate::fence::pod;
 
 /// `NSFS_MAGIC`: what is no namespace is not taken for one, whatever has been put at its path.
 const NSFS: FsType = FsType(0x6e73_6673);
@@ -44,4 +47,33 @@ pub fn enter(path: &Path) -> Result<(), CniError> {
     setns(&namespace, CloneFlags::CLONE_NEWNET).map_err(|errno| {
         failed(IO_FAILURE, format!("setns: {errno}; expected a network namespace, and to be root on the node"))
     })
+}
+
+/// Puts a fence up in a namespace that is made for it and gone afterwards: what this kernel cannot do for a sandbox is known
+/// before there is one.
+///
+/// # Errors
+/// The fence does not stand, with what helps.
+pub fn rehearse() -> Result<(), CniError> {
+    // Anybody's ids will do.
+    let proxy = Exempt::of_proxy(Ids { uid: PROXY_ID, gid: PROXY_ID })
+        .map_err(|error| CniError::new(FENCE, "no fence", error))?;
+    // A thread of its own, whose namespace ends with it.
+    let raised = std::thread::scope(|scope| {
+        let rehearsal = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| {
+                CniError::new(
+                    IO_FAILURE,
+                    "network namespace",
+                    format!("unshare: {errno}; the container must be privileged"),
+                )
+            })?;
+            pod::raise(proxy).map_err(|error| CniError::new(FENCE, "no fence", error))
+        });
+        rehearsal.join()
+    });
+    match raised {
+        Ok(raised) => raised.map(drop),
+        Err(_) => Err(CniError::new(IO_FAILURE, "network namespace", "the thread that was to make one has ended")),
+    }
 }

@@ -1,11 +1,15 @@
 //! The commands: what is to be fenced, and the fence.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nix::libc::O_NOFOLLOW;
 use tokio::time::sleep;
 
 use super::call::{Call, Command};
-use super::config::{Config, NEWEST, Settings, VERSIONS};
+use super::config::{Config, NEWEST, SPOKEN, Settings};
 use super::error::{
     API_REFUSED, CREDENTIALS, CniError, FENCE, INVALID_CONFIG, INVALID_ENVIRONMENT, IO_FAILURE, NOT_AVAILABLE,
     TRY_AGAIN,
@@ -48,6 +52,9 @@ pub fn serve(input: &[u8], variable: impl Fn(&str) -> Option<std::ffi::OsString>
     let config = Config::read(input);
     let settings = config.as_ref().ok().and_then(|config| config.settings().ok());
     let log = Log::at(settings.and_then(|settings| settings.log_file.as_deref()));
+    if let Some(path) = settings.and_then(|settings| settings.called_file.as_deref()) {
+        leave_mark(path);
+    }
     let known = call.as_ref().ok().cloned();
     let outcome = call.and_then(|call| carry_out(&call, &config, &log));
     match outcome {
@@ -58,6 +65,14 @@ pub fn serve(input: &[u8], variable: impl Fn(&str) -> Option<std::ffi::OsString>
             Reply { output: Some(error.object(version)), exit_code: 1 }
         }
     }
+}
+
+/// For `cni-install`, which waits for it. Nothing else depends on it.
+fn leave_mark(path: &Path) {
+    if let Some(directory) = path.parent() {
+        let _ = std::fs::create_dir_all(directory);
+    }
+    let _ = OpenOptions::new().write(true).create(true).truncate(false).custom_flags(O_NOFOLLOW).open(path);
 }
 
 fn carry_out(call: &Call, config: &Result<Config<'_>, CniError>, log: &Log) -> Result<Option<String>, CniError> {
@@ -95,8 +110,7 @@ fn carry_out(call: &Call, config: &Result<Config<'_>, CniError>, log: &Log) -> R
 }
 
 fn versions(asked: &str) -> String {
-    let supported = VERSIONS.map(|(name, _)| name);
-    serde_json::json!({"cniVersion": asked, "supportedVersions": supported}).to_string()
+    serde_json::json!({"cniVersion": asked, "supportedVersions": SPOKEN}).to_string()
 }
 
 /// What the plugins before have come to, untouched; where there were none, that nothing was made.
@@ -110,7 +124,7 @@ fn result(config: &Config<'_>) -> String {
     }
 }
 
-fn netns(call: &Call) -> Result<&std::path::Path, CniError> {
+fn netns(call: &Call) -> Result<&Path, CniError> {
     call.netns
         .as_deref()
         .ok_or_else(|| CniError::new(INVALID_ENVIRONMENT, "invalid environment", "CNI_NETNS is missing"))

@@ -68,17 +68,17 @@ impl Access {
         kubeconfig::read(path)?.checked()
     }
 
-    /// By the service account of the pod that we run in.
+    /// By the service account of the pod that we run in, mounted at `directory`.
     ///
     /// # Errors
     /// There is none, or part of it is missing or wrong.
-    pub fn in_cluster() -> Result<Self, AccessError> {
+    pub fn in_cluster(directory: &Path) -> Result<Self, AccessError> {
         let variable = |name| std::env::var(name).ok();
         let (host, port) = (variable(SERVICE_HOST), variable(SERVICE_PORT));
-        Self::in_cluster_at(Path::new(SERVICE_ACCOUNT_DIRECTORY), host.as_deref(), port.as_deref())
+        Self::in_cluster_at(directory, host.as_deref(), port.as_deref())
     }
 
-    /// The same with another directory, and with the values of [`SERVICE_HOST`] and [`SERVICE_PORT`].
+    /// The same with the values of [`SERVICE_HOST`] and [`SERVICE_PORT`].
     ///
     /// # Errors
     /// As of [`Access::in_cluster`].

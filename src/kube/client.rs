@@ -1,6 +1,7 @@
 //! Calls: one connection each, since a role makes one or two a minute at most and a plugin one in its life.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -56,10 +57,10 @@ impl Patch {
 }
 
 /// Speaks to one API server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
-    access: Access,
-    resolver: Resolver,
+    access: Arc<Access>,
+    resolver: Arc<Resolver>,
     call_time: Duration,
 }
 
@@ -67,7 +68,7 @@ impl Client {
     /// Calls take [`CALL_TIME`] at most.
     #[must_use]
     pub fn new(access: Access) -> Self {
-        Self { access, resolver: Resolver::default(), call_time: CALL_TIME }
+        Self { access: Arc::new(access), resolver: Arc::default(), call_time: CALL_TIME }
     }
 
     /// The same with another limit for each call.

@@ -8,6 +8,7 @@
 pub mod access;
 pub mod client;
 pub mod error;
+pub mod node;
 pub mod object;
 pub mod resource;
 pub mod retry;

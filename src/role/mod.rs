@@ -1,9 +1,11 @@
 //! The one table of roles, and the dispatch that chooses among them before any thread or runtime exists.
 
 mod cni;
+mod cni_install;
 mod doctor;
 mod health;
 pub mod launch;
+mod mark_node_ready;
 mod network;
 mod network_init;
 mod pages;
@@ -81,6 +83,18 @@ pub const TABLE: &[Role] = &[
         summary: "the node's network plugin: called by the container runtime, not by people",
         command: cli::Cni::command,
         run: |matches| with(matches, cni::run),
+    },
+    Role {
+        name: "cni-install",
+        summary: "install the plugin on a node, keep it chained, and mark the node",
+        command: cli::CniInstall::command,
+        run: |matches| with(matches, cni_install::run),
+    },
+    Role {
+        name: "mark-node-ready",
+        summary: "set the node's label that sandboxes are scheduled by, or take it away",
+        command: cli::MarkNodeReady::command,
+        run: |matches| with(matches, mark_node_ready::run),
     },
     Role {
         name: "doctor",

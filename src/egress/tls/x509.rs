@@ -2,11 +2,16 @@
 //! trusted is decided by rustls alone; nothing here is.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use rustls::pki_types::UnixTime;
+use time::{Date, Month, OffsetDateTime};
 
 /// Characters of a distinguished name that are shown: it comes from an origin, and a line should stay one.
 const NAME_SHOWN: usize = 200;
+
+/// The last second of the year 9999, behind which no date can be written (RFC 5280 §4.1.2.5).
+const LATEST: u64 = 253_402_300_799;
 
 /// DER tags (X.690 §8).
 const BOOLEAN: u8 = 0x01;
@@ -131,7 +136,7 @@ impl<'b> Der<'b> {
         if !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
-        let number = |at: usize, length: usize| text.get(at..at + length)?.parse::<u64>().ok();
+        let number = |at: usize, length: usize| text.get(at..at + length)?.parse::<u16>().ok();
         let (year, rest) = match (tag, text.len()) {
             // Two digits: 1950 to 2049.
             (UTC_TIME, 12) => (number(0, 2).map(|year| if year < 50 { 2000 + year } else { 1900 + year })?, 2),
@@ -139,43 +144,21 @@ impl<'b> Der<'b> {
             _ => return None,
         };
         let [month, day, hour, minute, second] = [0, 2, 4, 6, 8].map(|at| number(rest + at, 2));
-        let (month, day) = (month?, day?);
-        if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-            return None;
-        }
+        let small = |number: Option<u16>| u8::try_from(number?).ok();
+        let month = Month::try_from(small(month)?).ok()?;
+        let date = Date::from_calendar_date(year.into(), month, small(day)?).ok()?;
+        let moment = date.with_hms(small(hour)?, small(minute)?, small(second)?).ok()?.assume_utc();
         // Validity before the epoch is validity since it.
-        let days = days_from_civil(year, month, day).unwrap_or(0);
-        Some(days * 86_400 + hour? * 3600 + minute? * 60 + second?)
+        Some(u64::try_from(moment.unix_timestamp()).unwrap_or(0))
     }
-}
-
-/// Days since 1970-01-01 of a date of the Gregorian calendar, counted in years that begin with March, so that the day
-/// of a leap year comes last. `None` before that.
-fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
-    // 1970-01-01 counted so.
-    days.checked_sub(719_468)
-}
-
-/// The same, backwards.
-fn civil_from_days(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, year) = if month < 10 { (month + 3, year) } else { (month - 9, year + 1) };
-    (era * 400 + year, month, day)
 }
 
 /// A moment for people: `2026-11-30 03:46 UTC`.
 pub(super) fn moment(time: UnixTime) -> String {
-    let seconds = time.as_secs();
-    let (year, month, day) = civil_from_days(seconds / 86_400);
-    let (hour, minute) = (seconds % 86_400 / 3600, seconds % 3600 / 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+    let at = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(time.as_secs().min(LATEST));
+    let (year, month, day) = at.to_calendar_date();
+    let (hour, minute, _) = at.to_hms();
+    format!("{year:04}-{:02}-{day:02} {hour:02}:{minute:02} UTC", u8::from(month))
 }
 
 /// A distinguished name for people: `CN=Example CA, O=Example`. Only attributes with a known short name show.

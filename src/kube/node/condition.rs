@@ -6,12 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::json;
 
 use super::Node;
-use crate::calendar::rfc3339;
+use crate::contract::node::CONDITION;
+use crate::event::time::rfc3339;
 use crate::kube::object::Condition;
 use crate::kube::{ApiError, Patch, within};
-
-/// Its type.
-pub const CONDITION: &str = "OpenShellCNIReady";
 
 /// How often one that has not changed is confirmed: as often as the kubelet confirms its own
 /// (`nodeStatusReportFrequency`). Every write goes to all who watch nodes.

@@ -9,23 +9,14 @@ mod condition;
 #[cfg(test)]
 mod tests;
 
-pub use condition::{CONDITION, HEARTBEAT, Verdict};
+pub use condition::{HEARTBEAT, Verdict};
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::contract::node::{READY, READY_LABEL, STARTUP_TAINT};
 use crate::kube::{ApiError, Client, Failure, NameError, Patch, Resource, object, within};
-
-/// Label of a node on which the fence is proven to be put up.
-pub const READY_LABEL: &str = "openshell.ai/cni-ready";
-
-/// Its value; every other one, and none, is a no.
-pub const READY: &str = "true";
-
-/// Taint that a node may register with (kubelet's `--register-with-taints`), and that is taken off once it is ready. It
-/// is never put on: a taint does not come with the label's removal, which would evict what runs already.
-pub const STARTUP_TAINT: &str = "openshell.ai/cni-not-ready";
 
 /// How long an API server that does not answer is asked again.
 pub const PATIENCE: Duration = Duration::from_secs(20);

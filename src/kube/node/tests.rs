@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::contract::node::CONDITION;
 use crate::kube::tests::kubernetes::{Mode, Record, objects, rights};
 use crate::kube::tests::{Cluster, USER};
 

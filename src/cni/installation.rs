@@ -1,0 +1,134 @@
+//! All that has to be on a node for its sandboxes to be fenced: the program, the credentials, the chain, and a kernel that
+//! can do it.
+
+use std::path::PathBuf;
+
+use super::chain::{Chain, Change, Verdict};
+use super::credentials::Credentials;
+use super::namespace;
+use super::program::Program;
+
+/// The installation on this node.
+#[derive(Debug)]
+pub struct Installation {
+    /// The configuration that calls the plugin.
+    pub chain: Chain,
+    /// What it calls.
+    pub program: Program,
+    /// What that asks the API server with.
+    pub credentials: Credentials,
+    /// Where the plugin leaves a mark when it is called, in ways that do not prove themselves.
+    pub called: Option<PathBuf>,
+    /// Whether this kernel was seen putting up a fence.
+    pub rehearsed: bool,
+}
+
+/// How it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// A sandbox that is started now is fenced.
+    Verified {
+        /// The configuration.
+        file: PathBuf,
+    },
+    /// It would not be.
+    Deficient {
+        /// Why, in one CamelCase word.
+        reason: &'static str,
+        /// Why, in a sentence.
+        message: String,
+        /// Whether a repair may help, or only time.
+        repairable: bool,
+    },
+}
+
+impl Standing {
+    /// Whether all is as it should be.
+    #[must_use]
+    pub fn is_verified(&self) -> bool {
+        matches!(self, Self::Verified { .. })
+    }
+
+    /// What is wrong.
+    pub fn deficient(reason: &'static str, message: impl ToString) -> Self {
+        Self::Deficient { reason, message: message.to_string(), repairable: false }
+    }
+
+    fn to_be_repaired(reason: &'static str, message: impl ToString) -> Self {
+        Self::Deficient { reason, message: message.to_string(), repairable: true }
+    }
+}
+
+impl Installation {
+    /// Looks at all of it. Only the token is written, where the kubelet has renewed it.
+    pub fn verify(&mut self) -> Standing {
+        if !self.rehearsed {
+            match namespace::rehearse() {
+                Ok(()) => self.rehearsed = true,
+                Err(error) => return Standing::deficient("FenceImpossible", error.details),
+            }
+        }
+        if !self.program.is_installed() {
+            let path = self.program.path().display();
+            return Standing::to_be_repaired("ProgramMissing", format!("{path} is not this executable"));
+        }
+        if let Err(error) = self.credentials.write() {
+            return Standing::deficient("CredentialsMissing", error);
+        }
+        match self.chain.verify() {
+            Ok(verdict) => self.judge(&verdict),
+            Err(error) => Standing::to_be_repaired("ChainUnreadable", error),
+        }
+    }
+
+    /// Puts right what is not, and looks at all of it again.
+    pub fn repair(&mut self, report: impl FnMut(Change)) -> Standing {
+        if !self.program.is_installed()
+            && let Err(error) = self.program.install()
+        {
+            return Standing::to_be_repaired("ProgramMissing", error);
+        }
+        // Before the chain: from then on sandboxes are looked up, and refused without them.
+        if let Err(error) = self.credentials.write() {
+            return Standing::deficient("CredentialsMissing", error);
+        }
+        match self.chain.install(report) {
+            Ok(_) => self.verify(),
+            Err(error) => Standing::to_be_repaired("ChainFailed", error),
+        }
+    }
+
+    /// Takes all of it away again. What of it must stay, and why, is returned.
+    ///
+    /// # Errors
+    /// A step failed; the program stays, so that what still names it finds it.
+    pub fn remove(&mut self, report: impl FnMut(Change)) -> Result<Vec<PathBuf>, super::chain::ChainError> {
+        self.chain.remove(report)?;
+        self.credentials.remove();
+        self.program.remove(&self.chain.directory)
+    }
+
+    fn judge(&self, verdict: &Verdict) -> Standing {
+        let reason = match verdict {
+            Verdict::Chained { file } => {
+                return match &self.called {
+                    Some(mark) if !mark.exists() => Standing::deficient(
+                        "NotCalledYet",
+                        format!(
+                            "{} is in place, and no container runtime has called the plugin since the node's start: it takes \
+                             one that knows this way of chaining, and a pod",
+                            file.display()
+                        ),
+                    ),
+                    _ => Standing::Verified { file: file.clone() },
+                };
+            }
+            Verdict::Absent { .. } => "NotChained",
+            Verdict::Altered { .. } => "ChainAltered",
+            Verdict::Shadowed { .. } => "ChainShadowed",
+            Verdict::Unchainable { .. } => "Unchainable",
+            Verdict::NoPrimary { .. } => "NoNetwork",
+        };
+        Standing::to_be_repaired(reason, verdict)
+    }
+}

@@ -1,0 +1,287 @@
+//! `cni-install`: puts the plugin on a node and keeps it there. The DaemonSet's container, privileged, as root.
+
+use std::net::TcpListener;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::sandbox::{self, Failure};
+use crate::cli;
+use crate::cni::chain::{Chain, Change, Verdict, Watch, Way};
+use crate::cni::config::SPOKEN;
+use crate::cni::credentials::Credentials;
+use crate::cni::installation::{Installation, Standing};
+use crate::cni::program::Program;
+use crate::cni::readiness::Readiness;
+use crate::event::{Events, Severity, admin};
+use crate::kube::node::Node;
+use crate::kube::{Access, Client, Resource};
+use crate::sys::memory;
+
+/// After a change of the chain, how long a runtime may take to read its configuration anew (containerd and CRI-O watch the
+/// directory). Only then is the node said to be ready.
+const RELOAD: Duration = Duration::from_secs(1);
+
+/// The next look while anything is not as it should be, or could not be told.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Runs until it is told to end; the exit code is 0 then.
+pub fn run(arguments: cli::CniInstall) -> u8 {
+    sandbox::report(start(&arguments))
+}
+
+fn start(arguments: &cli::CniInstall) -> Result<u8, Failure> {
+    let events = sandbox::open_events(&arguments.records)?;
+    let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
+    let access = Access::in_cluster(&arguments.service_account).map_err(Failure::setup)?;
+    let installation = installation(arguments, &access);
+    let client = Client::new(access);
+    let mut node = Node::new(client.clone(), &arguments.node_name).map_err(Failure::usage)?;
+    if arguments.node_condition {
+        node = node.with_condition();
+    }
+    let readiness = Readiness::of(client.clone(), node, arguments.sandbox_namespace.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::setup(format!("runtime: {error}")))?;
+    let installer = Installer {
+        installation: Arc::new(Mutex::new(installation)),
+        readiness,
+        events: events.clone(),
+        told: String::new(),
+    };
+    let outcome = runtime.block_on(async {
+        if arguments.uninstall {
+            return installer.uninstall().await;
+        }
+        installer.keep(arguments, &client, admin).await
+    });
+    events.flush();
+    outcome
+}
+
+fn installation(arguments: &cli::CniInstall, access: &Access) -> Installation {
+    let way = Way::from(arguments.way);
+    let called = (!way.proves_itself()).then(|| arguments.called_file.clone());
+    let mut settings = json!({
+        "kubeconfig": arguments.kubeconfig,
+        "sandboxNamespaces": arguments.sandbox_namespace,
+        "logFile": arguments.log_file,
+    });
+    if let Some(called) = &called {
+        settings["calledFile"] = json!(called);
+    }
+    Installation {
+        chain: Chain {
+            way,
+            directory: arguments.directory(),
+            file: arguments.conf_file.clone(),
+            settings,
+            versions: &SPOKEN,
+        },
+        program: Program::below(&arguments.bin_dir),
+        credentials: Credentials::of(&arguments.service_account, access, &arguments.kubeconfig),
+        called,
+        rehearsed: false,
+    }
+}
+
+struct Installer {
+    /// Its steps block for milliseconds: not on the thread that serves.
+    installation: Arc<Mutex<Installation>>,
+    readiness: Readiness,
+    events: Events,
+    /// The last status line.
+    told: String,
+}
+
+impl Installer {
+    async fn keep(
+        mut self,
+        arguments: &cli::CniInstall,
+        client: &Client,
+        admin_listener: Option<TcpListener>,
+    ) -> Result<u8, Failure> {
+        let (ready, readyz) = watch::channel(admin::Readiness::Waiting("the chain is not verified yet".into()));
+        if let Some(listener) = admin_listener {
+            tokio::spawn(admin::serve(listener, readyz, self.events.clone()));
+        }
+        let mut told = pin!(told_to_end()?);
+        let chain = self.installation.lock().unwrap_or_else(PoisonError::into_inner).chain.clone();
+        let mut changes = Watch::new(&chain).map_err(|error| Failure::setup(format!("inotify: {error}")))?;
+        // A label of an earlier life, of before a crash or a start of the node, says nothing about now.
+        self.withdraw().await;
+        let mut settled = false;
+        loop {
+            let standing = tokio::select! {
+                standing = self.bring_about(&ready) => standing,
+                () = &mut told => break,
+            };
+            let complete = self.announce(&standing, &ready).await;
+            if complete && standing.is_verified() && !std::mem::replace(&mut settled, true) {
+                // What is not given back is memory, and nothing else.
+                let _ = memory::release_pages_of_files();
+            }
+            let soon = async {
+                if complete && standing.is_verified() { std::future::pending().await } else { sleep(AGAIN).await }
+            };
+            let last = Verdict::Chained { file: chain.directory.clone() };
+            tokio::select! {
+                () = changes.changed(&last) => {}
+                () = soon => {}
+                () = &mut told => break,
+            }
+        }
+        ready.send_replace(admin::Readiness::Waiting("the installer is told to end".into()));
+        // From here on nobody watches the chain. It stays, so that what is started before the label is gone is fenced.
+        if going_for_good(arguments, client, &self.events).await {
+            return self.uninstall().await;
+        }
+        self.withdraw().await;
+        self.tell("ends; the plugin stays in place");
+        Ok(0)
+    }
+
+    /// Looks, and puts right what is not as it should be, with the label gone before anything is touched.
+    async fn bring_about(&mut self, ready: &watch::Sender<admin::Readiness>) -> Standing {
+        let mut standing = self.blocking(Installation::verify).await;
+        if let Standing::Deficient { message, repairable, .. } = &standing {
+            ready.send_replace(admin::Readiness::Waiting(message.clone()));
+            self.tell(message);
+            let repairable = *repairable;
+            self.withdraw().await;
+            if repairable {
+                let events = self.events.clone();
+                standing =
+                    self.blocking(move |installation| installation.repair(|change| tell_of(&change, &events))).await;
+                if standing.is_verified() {
+                    sleep(RELOAD).await;
+                    standing = self.blocking(Installation::verify).await;
+                }
+            }
+        }
+        if standing.is_verified()
+            && !self.readiness.says(true)
+            && let Err(deficient) = self.readiness.look_up().await
+        {
+            return deficient;
+        }
+        standing
+    }
+
+    /// Tells the cluster, the probes and the log. Whether everybody has been told.
+    async fn announce(&mut self, standing: &Standing, ready: &watch::Sender<admin::Readiness>) -> bool {
+        let outcome = match standing {
+            Standing::Verified { file } => {
+                ready.send_replace(admin::Readiness::Ready);
+                let granted = self.readiness.grant().await;
+                if granted.is_ok() {
+                    self.tell(format!("the node is ready: the plugin is called by {}", file.display()));
+                }
+                granted
+            }
+            Standing::Deficient { message, .. } => {
+                ready.send_replace(admin::Readiness::Waiting(message.clone()));
+                self.tell(format!("the node is not ready: {message}"));
+                self.readiness.withdraw().await
+            }
+        };
+        let published = self.readiness.publish(standing).await;
+        for error in [outcome.err(), published.err()].into_iter().flatten() {
+            self.events.find(Severity::Medium, "cni-node", format!("the cluster could not be told: {error}"));
+            return false;
+        }
+        true
+    }
+
+    async fn withdraw(&mut self) {
+        match self.readiness.withdraw().await {
+            Ok(true) => self.events.find(Severity::Informational, "cni-node", "the node's label is taken away"),
+            Ok(false) => {}
+            Err(error) => self.events.find(
+                Severity::High,
+                "cni-node",
+                format!("the node's label could not be taken away, and may say what is not so: {error}"),
+            ),
+        }
+    }
+
+    /// With the label first: where that cannot be taken away, sandboxes go on coming, and go on being fenced.
+    async fn uninstall(mut self) -> Result<u8, Failure> {
+        self.readiness.withdraw().await.map_err(|error| {
+            Failure::setup(format!("the plugin stays in place, for the node's label could not be taken away: {error}"))
+        })?;
+        let events = self.events.clone();
+        let naming = self
+            .blocking(move |installation| installation.remove(|change| tell_of(&change, &events)))
+            .await
+            .map_err(Failure::setup)?;
+        if naming.is_empty() {
+            self.tell("the plugin is removed");
+        } else {
+            let naming: Vec<_> = naming.iter().map(|path| path.display().to_string()).collect();
+            self.tell(format!("the plugin's program stays, for it is named by {}", naming.join(", ")));
+        }
+        Ok(0)
+    }
+
+    /// A line on stderr when there is something new to say.
+    fn tell(&mut self, status: impl ToString) {
+        let status = status.to_string();
+        if status != self.told {
+            eprintln!("openshell-supervisor: cni-install: {status}");
+            self.told = status;
+        }
+    }
+
+    async fn blocking<T: Send + 'static>(&self, act: impl FnOnce(&mut Installation) -> T + Send + 'static) -> T {
+        let installation = self.installation.clone();
+        let done =
+            tokio::task::spawn_blocking(move || act(&mut installation.lock().unwrap_or_else(PoisonError::into_inner)));
+        // A panic has ended the process.
+        match done.await {
+            Ok(done) => done,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+fn tell_of(change: &Change, events: &Events) {
+    eprintln!("openshell-supervisor: cni-install: {change}");
+    events.find(Severity::Informational, "cni-chain", change.to_string());
+}
+
+/// Whether the DaemonSet itself is going, and not only this pod of it. What cannot be told is no.
+async fn going_for_good(arguments: &cli::CniInstall, client: &Client, events: &Events) -> bool {
+    let Some((namespace, name)) = &arguments.daemonset else { return false };
+    let Ok(resource) = Resource::daemon_set(namespace, name) else { return false };
+    match client.metadata(&resource).await {
+        Ok(object) => object.metadata.deletion_timestamp.is_some(),
+        Err(error) if error.is_not_found() => true,
+        Err(error) => {
+            events.find(
+                Severity::Medium,
+                "cni-node",
+                format!("whether the DaemonSet is going cannot be told, so the plugin stays: {error}"),
+            );
+            false
+        }
+    }
+}
+
+fn told_to_end() -> Result<impl Future<Output = ()>, Failure> {
+    let handler = |kind| signal(kind).map_err(|error| Failure::setup(format!("signal handlers: {error}")));
+    let (mut terminate, mut interrupt) = (handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
