@@ -5,6 +5,7 @@
 mod world;
 
 mod clients;
+mod installer;
 #[allow(dead_code, reason = "as whole as its users will want it")]
 mod kubernetes;
 mod node;
@@ -16,6 +17,7 @@ mod podman;
 mod bounds;
 mod cli;
 mod cni;
+mod cni_install;
 mod cni_pods;
 mod confinement;
 mod doctor;

@@ -62,12 +62,6 @@ impl Standing {
 impl Installation {
     /// Looks at all of it. Only the token is written, where the kubelet has renewed it.
     pub fn verify(&mut self) -> Standing {
-        if !self.rehearsed {
-            match namespace::rehearse() {
-                Ok(()) => self.rehearsed = true,
-                Err(error) => return Standing::deficient("FenceImpossible", error.details),
-            }
-        }
         if !self.program.is_installed() {
             let path = self.program.path().display();
             return Standing::to_be_repaired("ProgramMissing", format!("{path} is not this executable"));
@@ -75,10 +69,18 @@ impl Installation {
         if let Err(error) = self.credentials.write() {
             return Standing::deficient("CredentialsMissing", error);
         }
-        match self.chain.verify() {
+        let standing = match self.chain.verify() {
             Ok(verdict) => self.judge(&verdict),
-            Err(error) => Standing::to_be_repaired("ChainUnreadable", error),
+            Err(error) => return Standing::to_be_repaired("ChainUnreadable", error),
+        };
+        // Last: a plugin that can raise no fence refuses sandboxes, which is better than none.
+        if standing.is_verified() && !self.rehearsed {
+            match namespace::rehearse() {
+                Ok(()) => self.rehearsed = true,
+                Err(error) => return Standing::deficient("FenceImpossible", error.details),
+            }
         }
+        standing
     }
 
     /// Puts right what is not, and looks at all of it again.

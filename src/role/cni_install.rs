@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,7 +17,7 @@ use crate::cni::config::SPOKEN;
 use crate::cni::credentials::Credentials;
 use crate::cni::installation::{Installation, Standing};
 use crate::cni::program::Program;
-use crate::cni::readiness::Readiness;
+use crate::cni::readiness::{PATIENCE, Readiness};
 use crate::event::{Events, Severity, admin};
 use crate::kube::node::Node;
 use crate::kube::{Access, Client, Resource};
@@ -54,6 +54,7 @@ fn start(arguments: &cli::CniInstall) -> Result<u8, Failure> {
         installation: Arc::new(Mutex::new(installation)),
         readiness,
         events: events.clone(),
+        untold: None,
         told: String::new(),
     };
     let outcome = runtime.block_on(async {
@@ -97,6 +98,8 @@ struct Installer {
     installation: Arc<Mutex<Installation>>,
     readiness: Readiness,
     events: Events,
+    /// When the cluster could last not be told that the node is not ready.
+    untold: Option<Instant>,
     /// The last status line.
     told: String,
 }
@@ -153,7 +156,6 @@ impl Installer {
         let mut standing = self.blocking(Installation::verify).await;
         if let Standing::Deficient { message, repairable, .. } = &standing {
             ready.send_replace(admin::Readiness::Waiting(message.clone()));
-            self.tell(message);
             let repairable = *repairable;
             self.withdraw().await;
             if repairable {
@@ -201,7 +203,13 @@ impl Installer {
     }
 
     async fn withdraw(&mut self) {
-        match self.readiness.withdraw().await {
+        // What was tried a moment ago is not waited for again: a repair comes after it.
+        if self.untold.is_some_and(|at| at.elapsed() < PATIENCE) {
+            return;
+        }
+        let outcome = self.readiness.withdraw().await;
+        self.untold = outcome.is_err().then(Instant::now);
+        match outcome {
             Ok(true) => self.events.find(Severity::Informational, "cni-node", "the node's label is taken away"),
             Ok(false) => {}
             Err(error) => self.events.find(

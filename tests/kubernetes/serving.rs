@@ -77,7 +77,9 @@ fn serve(shared: &Shared, mut stream: TcpStream, mode: Mode, certificates: bool)
         Mode::Failing(code) => {
             Answer::new(status(code, "InternalError", "Internal error occurred: the stand-in fails", None))
         }
-        Mode::Conflict => Answer::new(status(409, "Conflict", "the object has been modified", None)),
+        Mode::Conflict if request.method != "GET" => {
+            Answer::new(status(409, "Conflict", "the object has been modified", None))
+        }
         _ if bytes.is_empty() && mode != Mode::Stalled => state.answer(&request, user.as_deref()),
         _ => Answer::none(),
     };
