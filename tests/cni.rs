@@ -259,7 +259,12 @@ fn a_pod_that_asks_in_words_that_mean_nothing_or_could_undo_its_fence_is_refused
         object["metadata"]["annotations"][name] = value.into();
         refused(&object, name);
     }
-    for security in [json!({"privileged": true}), json!({"capabilities": {"add": ["NET_ADMIN"]}})] {
+    for security in [
+        json!({"privileged": true}),
+        json!({"runAsUser": 0, "runAsGroup": 0, "capabilities": {"drop": ["ALL"], "add": ["NET_RAW"]}}),
+        json!({"runAsUser": 0, "runAsGroup": 0}),
+        json!({"capabilities": {"drop": ["ALL"]}}),
+    ] {
         let mut object = objects::pod(NAMESPACE, "a-0", "u-1", &SANDBOX);
         object["spec"]["initContainers"] = json!([{"name": "strong", "securityContext": security}]);
         refused(&object, "strong");

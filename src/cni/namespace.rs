@@ -65,7 +65,9 @@ pub fn rehearse() -> Result<(), CniError> {
                 CniError::new(
                     IO_FAILURE,
                     "network namespace",
-                    format!("unshare: {errno}; the container must be privileged"),
+                    format!(
+                        "unshare: {errno}; the container needs SYS_ADMIN and NET_ADMIN, as a privileged one has them"
+                    ),
                 )
             })?;
             pod::raise(proxy).map_err(|error| CniError::new(FENCE, "no fence", error))

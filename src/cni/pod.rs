@@ -10,8 +10,15 @@ use crate::kube::object::Metadata;
 /// The newest contract between driver and plugin that is understood here. A pod that says nothing means the first.
 const CONTRACT: u32 = 1;
 
-/// Capabilities with which a container would take its own fence down, or put itself in another network namespace.
-const UNDOING: [&str; 3] = ["NET_ADMIN", "SYS_ADMIN", "ALL"];
+/// Capabilities that open no way around a fence. With those that are missing here a container would take it down or leave its
+/// namespace (NET_ADMIN, SYS_ADMIN), write frames that no hook of the output sees (NET_RAW: packet(7)), take the proxy's ids
+/// (SETUID, SETGID), or act within the proxy's process (SYS_PTRACE). A runtime's defaults have several of them, so that a
+/// container must drop ALL before it adds any.
+const HARMLESS: [&str; 8] =
+    ["AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SYS_NICE"];
+
+/// What the proxy itself needs besides, to tell which program asks.
+const PROXYS: [&str; 2] = ["DAC_READ_SEARCH", "SYS_PTRACE"];
 
 /// A pod, as far as it matters here.
 #[derive(Debug, Default, Deserialize)]
@@ -26,6 +33,7 @@ pub struct Pod {
 #[serde(default, rename_all = "camelCase")]
 struct Spec {
     host_network: bool,
+    security_context: PodSecurity,
     containers: Vec<Container>,
     init_containers: Vec<Container>,
     ephemeral_containers: Vec<Container>,
@@ -33,22 +41,34 @@ struct Spec {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Container {
-    name: String,
-    security_context: Option<SecurityContext>,
+struct PodSecurity {
+    run_as_user: Option<i64>,
+    run_as_group: Option<i64>,
+    fs_group: Option<i64>,
+    supplemental_groups: Vec<i64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct SecurityContext {
-    privileged: Option<bool>,
-    capabilities: Option<Capabilities>,
+#[serde(default, rename_all = "camelCase")]
+struct Container {
+    name: String,
+    security_context: Security,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Security {
+    privileged: bool,
+    run_as_user: Option<i64>,
+    run_as_group: Option<i64>,
+    capabilities: Capabilities,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Capabilities {
     add: Vec<String>,
+    drop: Vec<String>,
 }
 
 impl Pod {
@@ -80,7 +100,7 @@ impl Pod {
         let exempt = Exempt::of_proxy(proxy).map_err(|unfit| {
             refused(format!("{unfit} (annotations {} and {})", annotation::PROXY_UID, annotation::PROXY_GID))
         })?;
-        self.refuse_undoing()?;
+        self.refuse_ways_around(proxy)?;
         Ok(Some(exempt))
     }
 
@@ -95,32 +115,66 @@ impl Pod {
         text.parse().ok().filter(|_| digits).ok_or_else(|| unfit(name, text, "a user or group id in decimal"))
     }
 
-    /// A fence is worth nothing where a container can take it down.
-    fn refuse_undoing(&self) -> Result<(), CniError> {
-        if self.spec.host_network {
+    /// A fence is worth nothing where a container can take it down, or pass for the proxy.
+    fn refuse_ways_around(&self, proxy: Ids) -> Result<(), CniError> {
+        let spec = &self.spec;
+        if spec.host_network {
             return Err(refused("hostNetwork is true: the node's network is not fenced for a pod"));
         }
-        let spec = &self.spec;
+        let pod = &spec.security_context;
+        // Who is in a group can make a program that runs as the group (chmod(2), S_ISGID).
+        if pod.fs_group.iter().chain(&pod.supplemental_groups).any(|group| *group == i64::from(proxy.gid)) {
+            return Err(refused(format!(
+                "fsGroup and supplementalGroups: {} is the proxy's group, and no one else's",
+                proxy.gid
+            )));
+        }
+        let mut proxies = 0;
         for container in spec.init_containers.iter().chain(&spec.containers).chain(&spec.ephemeral_containers) {
-            let Some(context) = &container.security_context else { continue };
-            if context.privileged == Some(true) {
-                return Err(refused(format!(
-                    "container {:?} is privileged and could take the fence down",
-                    container.name
-                )));
+            let (name, security) = (&container.name, &container.security_context);
+            if security.privileged {
+                return Err(refused(format!("container {name:?} is privileged and could take the fence down")));
             }
-            let added = context.capabilities.iter().flat_map(|capabilities| &capabilities.add);
-            let undoing = added
-                .map(|name| name.to_ascii_uppercase())
-                .find(|name| UNDOING.contains(&name.strip_prefix("CAP_").unwrap_or(name)));
-            if let Some(capability) = undoing {
+            let ids = (security.run_as_user.or(pod.run_as_user), security.run_as_group.or(pod.run_as_group));
+            let (Some(uid), Some(gid)) = ids else {
                 return Err(refused(format!(
-                    "container {:?} is given {capability} and could take the fence down; in cni-sidecar no container needs it",
-                    container.name
+                    "container {name:?} does not say runAsUser and runAsGroup, and its image might name the proxy's"
                 )));
-            }
+            };
+            let is_proxy = (uid, gid) == (i64::from(proxy.uid), i64::from(proxy.gid));
+            proxies += u32::from(is_proxy);
+            security.capabilities.refuse_dangerous(name, is_proxy)?;
+        }
+        if proxies > 1 {
+            return Err(refused(format!(
+                "{proxies} containers run as {}:{}, whom the fence lets out: that is the proxy's alone",
+                proxy.uid, proxy.gid
+            )));
         }
         Ok(())
+    }
+}
+
+impl Capabilities {
+    fn refuse_dangerous(&self, container: &str, is_proxy: bool) -> Result<(), CniError> {
+        let plain = |name: &str| {
+            let name = name.to_ascii_uppercase();
+            name.strip_prefix("CAP_").map(str::to_owned).unwrap_or(name)
+        };
+        if !self.drop.iter().any(|name| plain(name) == "ALL") {
+            return Err(refused(format!(
+                "container {container:?} does not drop ALL capabilities: among a runtime's defaults are NET_RAW, SETUID and \
+                 SETGID, each of which is a way around the fence"
+            )));
+        }
+        let allowed = |name: &str| HARMLESS.contains(&name) || is_proxy && PROXYS.contains(&name);
+        match self.add.iter().map(|name| plain(name)).find(|name| !allowed(name)) {
+            None => Ok(()),
+            Some(name) => Err(refused(format!(
+                "container {container:?} is given {name}, which may be a way around the fence; expected none but {}",
+                if is_proxy { [HARMLESS.as_slice(), &PROXYS].concat() } else { HARMLESS.to_vec() }.join(", ")
+            ))),
+        }
     }
 }
 
@@ -148,10 +202,10 @@ mod tests {
                 "openshell.ai/proxy-gid": "1337",
                 "example.com/other": "x",
             }},
-            "spec": {"containers": [
+            "spec": {"securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}, "containers": [
                 {"name": "agent", "securityContext": {"capabilities": {"drop": ["ALL"]}, "privileged": false}},
-                {"name": "network", "securityContext": {"capabilities": {"add": ["SYS_PTRACE", "DAC_READ_SEARCH"]}}},
-                {"name": "plain"},
+                {"name": "network", "securityContext": {"runAsUser": 0, "runAsGroup": 1337, "capabilities": {
+                    "drop": ["all"], "add": ["SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CHOWN"]}}},
             ]},
         })
     }
@@ -175,7 +229,12 @@ mod tests {
     fn a_sandbox_says_whom_its_fence_lets_out() {
         assert_eq!(exempt(sandbox()), Ok(Some(Ids { uid: 0, gid: 1337 })));
         assert_eq!(exempt(annotated(annotation::CNI_CONTRACT, Some("1"))), Ok(Some(Ids { uid: 0, gid: 1337 })));
-        assert_eq!(exempt(annotated(annotation::PROXY_UID, Some("1337"))), Ok(Some(Ids { uid: 1337, gid: 1337 })));
+        let mut relaxed = annotated(annotation::PROXY_UID, Some("1337"));
+        relaxed["spec"]["containers"][1]["securityContext"] =
+            json!({"runAsUser": 1337, "runAsGroup": 1337, "capabilities": {"drop": ["ALL"]}});
+        assert_eq!(exempt(relaxed), Ok(Some(Ids { uid: 1337, gid: 1337 })));
+        // What only the proxy may have does not go to who is not.
+        assert!(exempt(annotated(annotation::PROXY_UID, Some("1337"))).unwrap_err().details.contains("SYS_PTRACE"));
     }
 
     #[test]
@@ -213,22 +272,54 @@ mod tests {
     }
 
     #[test]
-    fn who_could_undo_the_fence_gets_none() {
+    fn who_could_get_around_the_fence_gets_none() {
         let mut pod = sandbox();
         pod["spec"]["hostNetwork"] = true.into();
         assert!(exempt(pod).unwrap_err().details.contains("hostNetwork"));
-        for list in ["containers", "initContainers", "ephemeralContainers"] {
+        for (field, value) in [("fsGroup", json!(1337)), ("supplementalGroups", json!([5, 1337]))] {
+            let mut pod = sandbox();
+            pod["spec"]["securityContext"][field] = value;
+            assert!(exempt(pod).unwrap_err().details.contains("1337"), "{field}");
+        }
+        let dropping = |add: &str| json!({"capabilities": {"drop": ["ALL"], "add": [add]}});
+        for list in ["initContainers", "ephemeralContainers"] {
             for context in [
                 json!({"privileged": true}),
-                json!({"capabilities": {"add": ["NET_ADMIN"]}}),
-                json!({"capabilities": {"add": ["CHOWN", "CAP_SYS_ADMIN"]}}),
-                json!({"capabilities": {"add": ["all"]}}),
+                json!({}),
+                json!({"capabilities": {"add": ["CHOWN"]}}),
+                json!({"capabilities": {"drop": ["NET_RAW"]}}),
+                dropping("NET_ADMIN"),
+                dropping("CAP_SYS_ADMIN"),
+                dropping("net_raw"),
+                dropping("SETUID"),
+                dropping("SYS_PTRACE"),
+                dropping("ALL"),
             ] {
                 let mut pod = sandbox();
                 pod["spec"][list] = json!([{"name": "strong", "securityContext": context}]);
                 let error = exempt(pod).unwrap_err();
-                assert!(error.code == UNFIT_POD && error.details.contains("strong"), "{list}: {error}");
+                assert!(error.code == UNFIT_POD && error.details.contains("strong"), "{list} {context}: {error}");
             }
+            let mut pod = sandbox();
+            pod["spec"][list] = json!([{"name": "weak", "securityContext": dropping("CHOWN")}]);
+            assert!(exempt(pod).is_ok());
         }
+    }
+
+    #[test]
+    fn nobody_but_the_proxy_has_its_ids() {
+        let with = |security: Value| {
+            let mut pod = sandbox();
+            pod["spec"]["initContainers"] = json!([{"name": "other", "securityContext": security}]);
+            exempt(pod)
+        };
+        let drop = json!({"drop": ["ALL"]});
+        assert!(with(json!({"runAsUser": 0, "runAsGroup": 0, "capabilities": drop})).is_ok());
+        let twice = with(json!({"runAsUser": 0, "runAsGroup": 1337, "capabilities": drop}));
+        assert!(twice.unwrap_err().details.contains("2 containers run as 0:1337"));
+        // An image's own user is not known here.
+        let mut pod = sandbox();
+        pod["spec"]["securityContext"].as_object_mut().unwrap().shift_remove("runAsGroup");
+        assert!(exempt(pod).unwrap_err().details.contains("agent"));
     }
 }

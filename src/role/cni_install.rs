@@ -55,6 +55,8 @@ fn start(arguments: &cli::CniInstall) -> Result<u8, Failure> {
         readiness,
         events: events.clone(),
         untold: None,
+        settled: false,
+        failure: String::new(),
         told: String::new(),
     };
     let outcome = runtime.block_on(async {
@@ -100,6 +102,10 @@ struct Installer {
     events: Events,
     /// When the cluster could last not be told that the node is not ready.
     untold: Option<Instant>,
+    /// Whether nothing was put right since memory was last given back.
+    settled: bool,
+    /// What the cluster could last not be told, and why.
+    failure: String,
     /// The last status line.
     told: String,
 }
@@ -120,14 +126,13 @@ impl Installer {
         let mut changes = Watch::new(&chain).map_err(|error| Failure::setup(format!("inotify: {error}")))?;
         // A label of an earlier life, of before a crash or a start of the node, says nothing about now.
         self.withdraw().await;
-        let mut settled = false;
         loop {
             let standing = tokio::select! {
                 standing = self.bring_about(&ready) => standing,
                 () = &mut told => break,
             };
             let complete = self.announce(&standing, &ready).await;
-            if complete && standing.is_verified() && !std::mem::replace(&mut settled, true) {
+            if complete && standing.is_verified() && !std::mem::replace(&mut self.settled, true) {
                 // What is not given back is memory, and nothing else.
                 let _ = memory::release_pages_of_files();
             }
@@ -146,6 +151,7 @@ impl Installer {
         if going_for_good(arguments, client, &self.events).await {
             return self.uninstall().await;
         }
+        self.untold = None;
         self.withdraw().await;
         self.tell("ends; the plugin stays in place");
         Ok(0)
@@ -159,6 +165,7 @@ impl Installer {
             let repairable = *repairable;
             self.withdraw().await;
             if repairable {
+                self.settled = false;
                 let events = self.events.clone();
                 standing =
                     self.blocking(move |installation| installation.repair(|change| tell_of(&change, &events))).await;
@@ -195,11 +202,13 @@ impl Installer {
             }
         };
         let published = self.readiness.publish(standing).await;
-        for error in [outcome.err(), published.err()].into_iter().flatten() {
-            self.events.find(Severity::Medium, "cni-node", format!("the cluster could not be told: {error}"));
-            return false;
+        let failure = outcome.and(published).err().map(|error| error.to_string()).unwrap_or_default();
+        // Tried again and again, told once.
+        if !failure.is_empty() && failure != self.failure {
+            self.events.find(Severity::Medium, "cni-node", format!("the cluster could not be told: {failure}"));
         }
-        true
+        self.failure = failure;
+        self.failure.is_empty()
     }
 
     async fn withdraw(&mut self) {
@@ -212,11 +221,13 @@ impl Installer {
         match outcome {
             Ok(true) => self.events.find(Severity::Informational, "cni-node", "the node's label is taken away"),
             Ok(false) => {}
-            Err(error) => self.events.find(
-                Severity::High,
-                "cni-node",
-                format!("the node's label could not be taken away, and may say what is not so: {error}"),
-            ),
+            Err(error) => {
+                let failure = format!("the node's label could not be taken away, and may say what is not so: {error}");
+                if failure != self.failure {
+                    self.events.find(Severity::High, "cni-node", failure.clone());
+                    self.failure = failure;
+                }
+            }
         }
     }
 

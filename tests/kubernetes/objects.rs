@@ -9,7 +9,9 @@ pub fn pod(namespace: &str, name: &str, uid: &str, annotations: &[(&str, &str)])
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": annotations},
-        "spec": {"containers": [{"name": "agent", "image": "example.com/agent"}]},
+        "spec": {"containers": [{"name": "agent", "image": "example.com/agent", "securityContext": {
+            "runAsUser": 1000, "runAsGroup": 1000, "capabilities": {"drop": ["ALL"]},
+        }}]},
         "status": {"phase": "Pending"},
     })
 }
