@@ -7,26 +7,20 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use tokio::io::unix::AsyncFd;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use nix::sys::inotify::InotifyEvent;
+use tokio::time::{Instant, sleep_until};
 
 use super::problem::LoadError;
 use super::store::{OnInvalid, ReloadOutcome, Store};
 use crate::event::{Events, Severity};
-use crate::sys::reactor;
+use crate::sys::notify::{Directories, Settling};
 
-/// Quiet time after which a change counts as complete: an editor's several steps become one reload.
-const SETTLE: Duration = Duration::from_millis(100);
-
-/// Longest that a file which never rests is waited for.
-const SETTLE_AT_MOST: Duration = Duration::from_secs(2);
+/// An editor's several steps become one reload.
+const SETTLING: Settling = Settling { quiet: Duration::from_millis(100), at_most: Duration::from_secs(2) };
 
 /// How long a change that inotify did not see can go unnoticed. The files are small, and unchanged ones cost a hash.
 const TICK: Duration = Duration::from_secs(30);
@@ -111,9 +105,7 @@ fn count_generation(events: &Events, generation: u64) {
 }
 
 struct Watcher {
-    inotify: Inotify,
-    /// A duplicate of its descriptor, in the reactor.
-    readiness: AsyncFd<OwnedFd>,
+    directories: Directories,
     files: Vec<PathBuf>,
     /// Names whose events count; a busy directory such as /tmp has many others.
     names: BTreeSet<OsString>,
@@ -121,24 +113,14 @@ struct Watcher {
 
 impl Watcher {
     fn new(files: Vec<PathBuf>) -> std::io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let readiness = reactor::watch(inotify.as_fd().try_clone_to_owned()?)?;
-        let mut watcher = Self { inotify, readiness, files, names: BTreeSet::new() };
+        let mut watcher = Self { directories: Directories::none()?, files, names: BTreeSet::new() };
         watcher.arm();
         Ok(watcher)
     }
 
-    /// Watches the directory that each file is named in, and the one that it really lies in. Adding a watch again is
-    /// harmless; one on a directory that is gone comes back with the directory, at the next tick.
+    /// Watches the directory that each file is named in, and the one that it really lies in. One on a directory that is gone
+    /// comes back with the directory, at the next tick.
     fn arm(&mut self) {
-        let mask = AddWatchFlags::IN_CLOSE_WRITE
-            | AddWatchFlags::IN_MOVED_TO
-            | AddWatchFlags::IN_MOVED_FROM
-            | AddWatchFlags::IN_CREATE
-            | AddWatchFlags::IN_DELETE
-            | AddWatchFlags::IN_DELETE_SELF
-            | AddWatchFlags::IN_MOVE_SELF
-            | AddWatchFlags::IN_ONLYDIR;
         self.names = BTreeSet::from([OsString::from(CONFIG_MAP_LINK)]);
         for file in &self.files {
             for path in std::iter::once(file.clone()).chain(std::fs::canonicalize(file)) {
@@ -147,7 +129,7 @@ impl Watcher {
                     Some(parent) if !parent.as_os_str().is_empty() => parent,
                     _ => Path::new("."),
                 };
-                let _ = self.inotify.add_watch(directory, mask);
+                self.directories.watch(directory);
             }
         }
     }
@@ -155,35 +137,8 @@ impl Watcher {
     /// Waits until something changed and came to rest, or until `tick`.
     async fn changed(&mut self, tick: Instant) {
         self.arm();
-        if timeout_at(tick, self.relevant()).await.is_err() {
-            return;
-        }
-        let latest = Instant::now() + SETTLE_AT_MOST;
-        while timeout_at(latest.min(Instant::now() + SETTLE), self.relevant()).await.is_ok() {
-            if Instant::now() >= latest {
-                break;
-            }
-        }
-    }
-
-    /// Waits for an event that concerns one of the files.
-    async fn relevant(&self) {
-        loop {
-            let Ok(mut guard) = self.readiness.readable().await else {
-                // The reactor is shutting down, and with it the task.
-                return std::future::pending().await;
-            };
-            match self.inotify.read_events() {
-                Ok(events) => {
-                    // An event without a name is about the directory itself, or an overflow of the queue.
-                    if events.iter().any(|event| event.name.as_ref().is_none_or(|name| self.names.contains(name))) {
-                        return;
-                    }
-                }
-                Err(Errno::EAGAIN) => guard.clear_ready(),
-                Err(_) => return,
-            }
-        }
+        let concerns = |event: &InotifyEvent| event.name.as_ref().is_some_and(|name| self.names.contains(name));
+        self.directories.changed(tick, SETTLING, concerns).await;
     }
 }
 

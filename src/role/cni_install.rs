@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::sandbox::{self, Failure};
 use crate::cli;
-use crate::cni::chain::{Chain, Change, Verdict, Watch, Way};
+use crate::cni::chain::{Chain, Change, Watch, Way};
 use crate::cni::config::SPOKEN;
 use crate::cni::credentials::Credentials;
 use crate::cni::installation::{Installation, Standing};
@@ -26,6 +26,10 @@ use crate::sys::memory;
 /// After a change of the chain, how long a runtime may take to read its configuration anew (containerd and CRI-O watch the
 /// directory). Only then is the node said to be ready.
 const RELOAD: Duration = Duration::from_secs(1);
+
+/// The next look where nothing was noticed; the token is renewed then, too, which the kubelet does many minutes before the old
+/// one expires.
+const TICK: Duration = Duration::from_secs(30);
 
 /// The next look while anything is not as it should be, or could not be told.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -136,13 +140,9 @@ impl Installer {
                 // What is not given back is memory, and nothing else.
                 let _ = memory::release_pages_of_files();
             }
-            let soon = async {
-                if complete && standing.is_verified() { std::future::pending().await } else { sleep(AGAIN).await }
-            };
-            let last = Verdict::Chained { file: chain.directory.clone() };
+            let tick = if complete && standing.is_verified() { TICK } else { AGAIN };
             tokio::select! {
-                () = changes.changed(&last) => {}
-                () = soon => {}
+                () = changes.changed(tick) => {}
                 () = &mut told => break,
             }
         }

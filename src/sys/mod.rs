@@ -10,6 +10,7 @@ pub mod file;
 pub(crate) mod in_tests;
 pub mod memory;
 pub mod netlink;
+pub mod notify;
 pub mod process;
 pub mod procfs;
 pub mod reactor;
