@@ -441,26 +441,30 @@ pub struct CniInstall {
     pub way: ChainWay,
     /// The runtime's network configurations; with multus-chain, the directory of its auxiliary chain
     /// [default: /etc/cni/net.d, or /run/multus/cni/net.d/vendor-cni-chain]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_parser = absolute, value_hint = ValueHint::DirPath)]
     pub conf_dir: Option<PathBuf>,
-    /// The configuration to chain onto, where it is not the first that the runtime can load
-    #[arg(long, value_name = "NAME")]
+    /// The configuration to chain onto, by its name in the directory, where it is not the first that the runtime can load
+    #[arg(long, value_name = "NAME", value_parser = file_name)]
     pub conf_file: Option<OsString>,
     /// The runtime's plugins
-    #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin", value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_parser = absolute, default_value = "/opt/cni/bin", value_hint = ValueHint::DirPath)]
     pub bin_dir: PathBuf,
-    /// Where the plugin finds its credentials; token and CA come beside it
-    #[arg(long, value_name = "FILE", default_value = KUBECONFIG, value_hint = ValueHint::FilePath)]
+    /// Where the plugin is to find its credentials, which are written there; token and CA come beside it
+    #[arg(long, value_name = "FILE", value_parser = absolute, default_value = KUBECONFIG, value_hint = ValueHint::FilePath)]
     pub kubeconfig: PathBuf,
     /// Namespace of sandboxes; may be repeated. Pods of others are never looked at
-    #[arg(long, value_name = "NAMESPACE", required = true)]
+    #[arg(long, value_name = "NAMESPACE", required_unless_present = "uninstall")]
     pub sandbox_namespace: Vec<String>,
+    /// Runtime class whose containers the node's own kernel runs; may be repeated. Sandboxes of any other class are refused:
+    /// the node's fence holds no virtual machine (Kata) and no user-space kernel (gVisor)
+    #[arg(long, value_name = "NAME")]
+    pub runtime_class: Vec<String>,
     /// Where the plugin notes what it did
-    #[arg(long, value_name = "FILE", default_value = "/var/log/openshell-cni.log", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_parser = absolute, default_value = "/var/log/openshell-cni.log", value_hint = ValueHint::FilePath)]
     pub log_file: PathBuf,
     /// What the plugin makes when it is called, on a file system that a start of the node empties: in the ways that older
     /// runtimes pass over in silence the node is ready only once it is there
-    #[arg(long, value_name = "FILE", default_value = "/run/openshell-cni/called", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_parser = absolute, default_value = "/run/openshell-cni/called", value_hint = ValueHint::FilePath)]
     pub called_file: PathBuf,
     /// The node
     #[arg(long, value_name = "NAME", env = env::NODE_NAME)]
@@ -486,11 +490,8 @@ impl CniInstall {
     /// The directory to chain in.
     #[must_use]
     pub fn directory(&self) -> PathBuf {
-        let usual = match self.way {
-            ChainWay::Conflist | ChainWay::DropIn => "/etc/cni/net.d",
-            ChainWay::MultusChain => "/run/multus/cni/net.d/vendor-cni-chain",
-        };
-        self.conf_dir.clone().unwrap_or_else(|| PathBuf::from(usual))
+        let usual = || ChainWay::DIRECTORIES.iter().find(|(way, _)| *way == self.way).map(|(_, usual)| usual.into());
+        self.conf_dir.clone().or_else(usual).unwrap_or_default()
     }
 }
 
@@ -503,6 +504,15 @@ pub enum ChainWay {
     MultusChain,
     /// By a file in the directory named after the network: libcni 1.3 and later, and passed over in silence before
     DropIn,
+}
+
+impl ChainWay {
+    /// Where the files of each way usually lie.
+    pub const DIRECTORIES: [(Self, &'static str); 3] = [
+        (Self::Conflist, "/etc/cni/net.d"),
+        (Self::MultusChain, "/run/multus/cni/net.d/vendor-cni-chain"),
+        (Self::DropIn, "/etc/cni/net.d"),
+    ];
 }
 
 impl From<ChainWay> for Way {
@@ -537,6 +547,20 @@ pub struct MarkNodeReady {
     /// How long an API server that does not answer is asked again
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0, value_parser = seconds)]
     pub timeout: f64,
+}
+
+/// A path that means the same to the container runtime, whose working directory is its own.
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() { Ok(path) } else { Err("expected an absolute path, as the node has it".into()) }
+}
+
+/// The name of a file in a directory.
+fn file_name(text: &str) -> Result<OsString, String> {
+    match std::path::Path::new(text).file_name() {
+        Some(name) if name == text => Ok(name.to_owned()),
+        _ => Err("expected the name of a file in the directory of configurations, without a path".into()),
+    }
 }
 
 /// A namespace and a name in it.

@@ -133,6 +133,7 @@ fn add_may_come_again_check_tells_and_del_always_succeeds() {
     call("DEL").with("CNI_NETNS", "/var/run/netns/gone").answer().expect("");
     call("DEL").input("").answer().expect("");
     call("DEL").input("garbage").answer().expect("");
+    call("DEL").without("CNI_CONTAINERID").with("CNI_IFNAME", "no interface's name").answer().expect("");
     node.api.set_mode(Mode::Down);
     fs::remove_file(node.path("kubeconfig")).expect("remove");
     call("DEL").answer().expect("");
@@ -259,11 +260,17 @@ fn a_pod_that_asks_in_words_that_mean_nothing_or_could_undo_its_fence_is_refused
         object["metadata"]["annotations"][name] = value.into();
         refused(&object, name);
     }
+    let strong = |change: Value| {
+        let mut security = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+        security.as_object_mut().expect("a map").extend(change.as_object().expect("a map").clone());
+        security
+    };
     for security in [
-        json!({"privileged": true}),
-        json!({"runAsUser": 0, "runAsGroup": 0, "capabilities": {"drop": ["ALL"], "add": ["NET_RAW"]}}),
-        json!({"runAsUser": 0, "runAsGroup": 0}),
-        json!({"capabilities": {"drop": ["ALL"]}}),
+        strong(json!({"privileged": true})),
+        strong(json!({"allowPrivilegeEscalation": true})),
+        strong(json!({"runAsGroup": 1337})),
+        strong(json!({"runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["NET_RAW"]}})),
+        strong(json!({"capabilities": {}})),
     ] {
         let mut object = objects::pod(NAMESPACE, "a-0", "u-1", &SANDBOX);
         object["spec"]["initContainers"] = json!([{"name": "strong", "securityContext": security}]);
@@ -328,6 +335,49 @@ fn what_is_no_call_gets_the_right_error() {
     assert_eq!(call().input([0xff, 0xfe]).answer().error().0, 6);
     assert_unfenced(&world);
     call().answer().expect(PREVIOUS);
+}
+
+#[test]
+fn nothing_on_the_node_makes_it_wait() {
+    let (world, node) = (World::new(), Node::new());
+    let pod = world.machine_namespace();
+    let pipe = |name: &str| {
+        let path = node.path(name);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("mkfifo");
+        path
+    };
+    let mut settings = node.settings();
+    settings["logFile"] = json!(pipe("pipe.log"));
+    settings["calledFile"] = json!(pipe("pipe.called"));
+    let config =
+        json!({"cniVersion": "1.0.0", "name": "n", "type": "openshell-cni", "openshell": settings}).to_string();
+    let begun = Instant::now();
+    assert_eq!(node.call("ADD", &pod, "web/w-0").input(&config).answer().code, 0);
+    assert_eq!(node.call("ADD", &pod, "agents/a-0;K8S_POD_UID=u-1").input(&config).answer().code, 0);
+    let (code, details) = node.add(&pipe("pipe.netns")).error();
+    assert!(code == 4, "{details}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(ruleset(&world).contains("openshell_fence"));
+}
+
+#[test]
+fn an_answer_about_something_else_is_none() {
+    let (world, node) = (World::new(), Node::new());
+    let pod = world.machine_namespace();
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/a-0");
+    let intact = node.api.object(&path).expect("the pod");
+    for (field, value) in
+        [("/kind", json!("Status")), ("/metadata/name", json!("b-0")), ("/metadata/namespace", json!("web"))]
+    {
+        node.api.change(&path, |object| *object.pointer_mut(field).expect("a field") = value.clone());
+        // Without a uid nothing else would tell.
+        let (code, details) = node.call("ADD", &pod, "agents/a-0").answer().error();
+        assert!(code == 101 && details.contains("answers with"), "{field}: {details}");
+        node.api.change(&path, |object| object.clone_from(&intact));
+    }
+    assert_unfenced(&world);
+    node.call("ADD", &pod, "agents/a-0").answer().expect(PREVIOUS);
+    assert!(ruleset(&world).contains("openshell_fence"));
 }
 
 #[test]

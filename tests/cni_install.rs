@@ -261,7 +261,7 @@ fn only_when_its_daemon_set_goes_the_plugin_goes() {
     let left = || {
         let names = fs::read_dir(node.path("net.d")).expect("list").flatten();
         let mut names: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-        names.extend(fs::read_dir(node.path("bin")).expect("list").flatten().map(|_| "program".to_owned()));
+        names.extend(node.path("bin/openshell-cni").exists().then(|| "program".to_owned()));
         names.sort();
         names
     };
@@ -288,9 +288,12 @@ fn only_when_its_daemon_set_goes_the_plugin_goes() {
     // Gone, or on its way: all of it goes, the label first, and the configuration is what it was.
     for gone in [false, true] {
         fs::write(node.primary(), PRIMARY).expect("write");
+        node.api.put(&objects::daemon_set("openshell", "openshell-cni", None));
         let daemon = node.started(&[]);
         if gone {
             node.api.delete(daemon_set);
+        } else {
+            node.api.put(&objects::daemon_set("openshell", "openshell-cni", Some("2026-01-01T00:00:00Z")));
         }
         let witness = Witness::of(&node.primary());
         let (code, lines) = ended(daemon);
@@ -344,6 +347,9 @@ fn a_token_that_the_kubelet_renews_reaches_the_plugin() {
     let old = fs::read_to_string(&copy).expect("the token");
     let token = node.renew();
     node.api.expire(&old);
+    eventually("the cluster has been told everything", || {
+        node.api.object(NODE_PATH).expect("the node")["spec"]["taints"].as_array().is_some_and(|taints| taints.len() == 1)
+    });
     let stories = node.story().len();
     // At the next look; half a minute at most, or when anything happens.
     fs::write(node.path("net.d/90-other.conf"), "").expect("write");
@@ -413,6 +419,16 @@ fn a_node_that_cannot_fence_or_look_up_never_becomes_ready() {
     node.renew();
     node.await_label(true);
     drop(daemon);
+    // Another directory than the runtime's: the chain would name a program that is not found, and end every pod's network.
+    node.api.forget();
+    fs::write(node.primary(), PRIMARY).expect("write");
+    let elsewhere = node.path("elsewhere").display().to_string();
+    let daemon = node.start(&["--node-condition", "--bin-dir", &elsewhere]);
+    eventually("it says why", || node.condition().is_some_and(|condition| condition["reason"] == "PluginsElsewhere"));
+    assert!(node.label().is_none() && !node.is_chained());
+    fs::write(node.path("elsewhere/portmap"), "").expect("write");
+    node.await_label(true);
+    drop(daemon);
     // What could never work ends at once.
     let begin = |change: &dyn Fn(&mut std::process::Command)| {
         let mut command = node.command(&[]);
@@ -428,6 +444,19 @@ fn a_node_that_cannot_fence_or_look_up_never_becomes_ready() {
         command.env("NODE_NAME", "N 1");
     });
     assert!(code == Some(2) && lines.contains("N 1"), "{code:?} {lines}");
+    let begun = |flags: &[&str]| {
+        let output = node.command(flags).output().expect("start");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (flags, named) in [
+        (&["--daemonset", "openshell/absent"][..], "openshell/absent"),
+        (&["--sandbox-namespace", "My_NS"], "My_NS"),
+        (&["--conf-dir", "net.d"], "absolute"),
+        (&["--conf-file", "net.d/x"], "without a path"),
+    ] {
+        let (code, lines) = begun(flags);
+        assert!(code == Some(2) && lines.contains(named), "{flags:?}: {code:?} {lines}");
+    }
     fs::remove_file(node.path("account/token")).expect("remove");
     let (code, lines) = begin(&|_| ());
     assert!(code == Some(125) && lines.contains("account/token"), "{code:?} {lines}");

@@ -37,14 +37,19 @@ fn relaxed(mut manifest: Manifest) -> Manifest {
     manifest
 }
 
-/// A pod with one container that sleeps.
+/// A container that sleeps as this user and group.
+fn sleeping(name: &str, user: u32, group: u32) -> Value {
+    json!({"name": name, "image": "localhost/openshell-sandbox", "command": ["sleep", "1000"], "securityContext": {
+        "runAsUser": user, "runAsGroup": group, "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
+    }})
+}
+
+/// A pod that sleeps.
 fn sleeper(name: &str, annotations: &Value) -> Manifest {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations},
         "spec": {"restartPolicy": "Never", "containers": [
-            {"name": "main", "image": "localhost/openshell-sandbox", "command": ["sleep", "1000"], "securityContext": {
-                "runAsUser": 1000, "runAsGroup": 1000, "capabilities": {"drop": ["ALL"]},
-            }},
+            sleeping("main", 1000, 1000), sleeping("proxy", 0, 1337),
         ]},
     });
     Manifest::parse(&pod.to_string())

@@ -49,6 +49,10 @@ impl Installer {
         for name in ["net.d", "bin", "account"] {
             fs::create_dir(node.path(name)).expect("a directory");
         }
+        // As its network has brought them.
+        for plugin in ["bridge", "portmap"] {
+            fs::write(node.path("bin").join(plugin), "").expect("write");
+        }
         node.renew();
         fs::write(node.path("account/ca.crt"), node.api.ca()).expect("write");
         fs::write(node.primary(), PRIMARY).expect("write");
@@ -81,7 +85,10 @@ impl Installer {
     /// `cni-install` with these flags besides the usual ones.
     pub fn command(&self, flags: &[&str]) -> Command {
         let mut command = Command::new(supervisor());
-        command.args(["cni-install", "--sandbox-namespace", NAMESPACE, "--daemonset", "openshell/openshell-cni"]);
+        command.args(["cni-install", "--sandbox-namespace", NAMESPACE]);
+        if !flags.contains(&"--daemonset") {
+            command.args(["--daemonset", "openshell/openshell-cni"]);
+        }
         for (flag, name) in [
             ("--conf-dir", "net.d"),
             ("--bin-dir", "bin"),

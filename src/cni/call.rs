@@ -136,7 +136,7 @@ fn is_interface(name: &str) -> bool {
         && !name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control())
 }
 
-/// CNI_ARGS: pairs `KEY=VALUE` between semicolons. The last of a key counts.
+/// CNI_ARGS: pairs `KEY=VALUE` between semicolons.
 fn pod_in(arguments: &str) -> Result<PodReference, CniError> {
     let mut pod = PodReference::default();
     for pair in arguments.split(';').filter(|pair| !pair.is_empty()) {
@@ -144,12 +144,16 @@ fn pod_in(arguments: &str) -> Result<PodReference, CniError> {
             return Err(invalid(format!("CNI_ARGS has {pair:?}: expected KEY=VALUE, separated by ';'")));
         };
         let value = Some(value.to_owned()).filter(|value| !value.is_empty());
-        match key {
-            "K8S_POD_NAMESPACE" => pod.namespace = value,
-            "K8S_POD_NAME" => pod.name = value,
-            "K8S_POD_UID" => pod.uid = value,
-            _ => {}
+        let field = match key {
+            "K8S_POD_NAMESPACE" => &mut pod.namespace,
+            "K8S_POD_NAME" => &mut pod.name,
+            "K8S_POD_UID" => &mut pod.uid,
+            _ => continue,
+        };
+        if field.is_some() {
+            return Err(invalid(format!("CNI_ARGS has {key} twice: which one is meant?")));
         }
+        *field = value;
     }
     Ok(pod)
 }
@@ -218,6 +222,7 @@ mod tests {
             ("CNI_IFNAME", ".."),
             ("CNI_IFNAME", "sixteen-letters-"),
             ("CNI_ARGS", "K8S_POD_NAME"),
+            ("CNI_ARGS", "K8S_POD_NAMESPACE=agents;K8S_POD_NAMESPACE=web"),
         ] {
             let error = call(&with(name, value)).unwrap_err();
             assert!(error.code == INVALID_ENVIRONMENT && error.details.contains(name), "{name}={value}: {error}");

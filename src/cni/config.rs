@@ -84,6 +84,9 @@ pub struct Settings {
     /// Namespaces that sandboxes live in: pods elsewhere are not looked at. Empty: they may live in any.
     #[serde(default)]
     pub sandbox_namespaces: Vec<String>,
+    /// Runtime classes whose containers the node's own kernel runs: a sandbox with another one is refused.
+    #[serde(default)]
+    pub runtime_classes: Vec<String>,
     /// Where refusals and fences are noted, a line each.
     #[serde(default)]
     pub log_file: Option<PathBuf>,
@@ -179,6 +182,7 @@ mod tests {
             &Settings {
                 kubeconfig: "/k".into(),
                 sandbox_namespaces: vec!["a".to_owned()],
+                runtime_classes: Vec::new(),
                 log_file: Some("/l".into()),
                 called_file: None
             }

@@ -88,6 +88,7 @@ impl Credentials {
     /// Takes the files away; those that are gone already are as good.
     pub fn remove(&self) {
         for path in [self.kubeconfig.clone(), self.beside(TOKEN), self.beside(AUTHORITY)] {
+            let _ = fs::remove_file(unfinished(&path));
             let _ = fs::remove_file(path);
         }
     }
@@ -126,6 +127,13 @@ fn is_current(path: &Path, content: &[u8]) -> bool {
         && fs::read(path).is_ok_and(|found| found == content)
 }
 
+/// What a file is called while it is written.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
 /// Whoever reads finds the whole old file or the whole new one, and after a loss of power too.
 fn replace(path: &Path, content: &[u8]) -> Result<(), CredentialsError> {
     let failed = |call| {
@@ -136,11 +144,13 @@ fn replace(path: &Path, content: &[u8]) -> Result<(), CredentialsError> {
             remedy: "its directory on the node must be mounted here, under the same path, and writable",
         }
     };
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let temporary = PathBuf::from(temporary);
+    let temporary = unfinished(path);
     // One that a predecessor left may have any mode, or be a link.
     let _ = fs::remove_file(&temporary);
+    if let Some(directory) = path.parent() {
+        // A node whose network has not come up yet may not have it.
+        fs::create_dir_all(directory).map_err(failed("make the directory of"))?;
+    }
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -193,6 +203,8 @@ mod tests {
         assert_eq!(fs::read_to_string(directory.path().join("openshell-cni-kubeconfig.token")).unwrap(), "second");
         fs::remove_file(account.join(TOKEN)).unwrap();
         assert!(credentials.write().unwrap_err().to_string().contains("automountServiceAccountToken"));
+        // One that was killed over its work leaves a token as well.
+        fs::write(directory.path().join("openshell-cni-kubeconfig.token.new"), "half").unwrap();
         credentials.remove();
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }

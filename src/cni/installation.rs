@@ -1,9 +1,10 @@
 //! All that has to be on a node for its sandboxes to be fenced: the program, the credentials, the chain, and a kernel that
 //! can do it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::chain::{Chain, Change, Verdict};
+use super::chain::{self, Chain, ChainError, Change, PLUGIN_TYPE, Verdict};
 use super::credentials::Credentials;
 use super::namespace;
 use super::program::Program;
@@ -17,6 +18,8 @@ pub struct Installation {
     pub program: Program,
     /// What that asks the API server with.
     pub credentials: Credentials,
+    /// Directories of configurations that runtimes have by default.
+    pub usual_directories: Vec<PathBuf>,
     /// Where the plugin leaves a mark when it is called, in ways that do not prove themselves.
     pub called: Option<PathBuf>,
     /// Whether this kernel was seen putting up a fence.
@@ -90,6 +93,9 @@ impl Installation {
         {
             return Standing::to_be_repaired("ProgramMissing", error);
         }
+        if let Some(strange) = self.strange_directory() {
+            return strange;
+        }
         // Before the chain: from then on sandboxes are looked up, and refused without them.
         if let Err(error) = self.credentials.write() {
             return Standing::deficient("CredentialsMissing", error);
@@ -104,10 +110,38 @@ impl Installation {
     ///
     /// # Errors
     /// A step failed; the program stays, so that what still names it finds it.
-    pub fn remove(&mut self, report: impl FnMut(Change)) -> Result<Vec<PathBuf>, super::chain::ChainError> {
+    pub fn remove(&mut self, report: impl FnMut(Change)) -> Result<Vec<PathBuf>, ChainError> {
         self.chain.remove(report)?;
         self.credentials.remove();
-        self.program.remove(&self.chain.directory)
+        // An earlier installation may have chained in another way.
+        let mut directories = BTreeSet::from([self.chain.directory.clone()]);
+        directories.extend(self.usual_directories.iter().cloned());
+        self.program.remove(&directories)
+    }
+
+    /// Whether the directory of plugins is another one than the runtime's. A chain that names a program which the runtime does not
+    /// find ends the network of every pod of the node, so that is asked before there is one.
+    fn strange_directory(&self) -> Option<Standing> {
+        let directory = self.program.path().parent()?;
+        let (Verdict::Chained { file } | Verdict::Absent { file } | Verdict::Altered { file, .. }) =
+            self.chain.verify().ok()?
+        else {
+            return None;
+        };
+        let others: Vec<String> = chain::types(&file).into_iter().filter(|kind| kind != PLUGIN_TYPE).collect();
+        if others.is_empty() || others.iter().any(|kind| directory.join(kind).exists()) {
+            return None;
+        }
+        Some(Standing::deficient(
+            "PluginsElsewhere",
+            format!(
+                "{}: none of the plugins that {} calls is there ({}): name the directory that the container runtime has \
+                 them in, by --bin-dir",
+                directory.display(),
+                file.display(),
+                others.join(", ")
+            ),
+        ))
     }
 
     fn judge(&self, verdict: &Verdict) -> Standing {

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use nix::libc::O_NOFOLLOW;
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
 use super::call::{Call, PodReference};
 use crate::event::time;
@@ -56,8 +56,14 @@ fn append(path: &Path, line: &[u8]) -> std::io::Result<()> {
         aside.push(".1");
         fs::rename(path, aside)?;
     }
-    // Not through a link, which might lead to a file that is no record.
-    OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(O_NOFOLLOW).open(path)?.write_all(line)
+    // Not through a link, which might lead to a file that is no record, and not into a pipe that nobody reads.
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .custom_flags(O_NOFOLLOW | O_NONBLOCK)
+        .open(path)?
+        .write_all(line)
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The container's network namespace: entered for good, by a process that does nothing else afterwards.
 
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use nix::libc::O_NONBLOCK;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{FsType, fstatfs};
 
@@ -23,7 +24,8 @@ pub fn enter(path: &Path) -> Result<(), CniError> {
     let failed = |code, details: String| {
         CniError::new(code, "network namespace", format!("CNI_NETNS={}: {details}", path.display()))
     };
-    let namespace = File::open(path).map_err(|error| match error.kind() {
+    let opened = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
+    let namespace = opened.map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => failed(UNKNOWN_CONTAINER, error.to_string()),
         _ => failed(IO_FAILURE, error.to_string()),
     })?;

@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::libc::O_NOFOLLOW;
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use tokio::time::sleep;
 
 use super::call::{Call, Command};
@@ -48,13 +48,15 @@ pub struct Reply {
 
 /// Serves one call: the environment by name, and what standard input gave.
 pub fn serve(input: &[u8], variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Reply {
+    // The fence goes with the namespace. Taking it down any earlier would open the pod for as long as that lives; and what
+    // ends must not hang on how it is called, or on what it was configured by.
+    if variable("CNI_COMMAND").is_some_and(|command| command == Command::Del.name()) {
+        return Reply { output: None, exit_code: 0 };
+    }
     let call = Call::of(variable);
     let config = Config::read(input);
     let settings = config.as_ref().ok().and_then(|config| config.settings().ok());
     let log = Log::at(settings.and_then(|settings| settings.log_file.as_deref()));
-    if let Some(path) = settings.and_then(|settings| settings.called_file.as_deref()) {
-        leave_mark(path);
-    }
     let known = call.as_ref().ok().cloned();
     let outcome = call.and_then(|call| carry_out(&call, &config, &log));
     match outcome {
@@ -72,14 +74,13 @@ fn leave_mark(path: &Path) {
     if let Some(directory) = path.parent() {
         let _ = std::fs::create_dir_all(directory);
     }
-    let _ = OpenOptions::new().write(true).create(true).truncate(false).custom_flags(O_NOFOLLOW).open(path);
+    let _ =
+        OpenOptions::new().write(true).create(true).truncate(false).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path);
 }
 
 fn carry_out(call: &Call, config: &Result<Config<'_>, CniError>, log: &Log) -> Result<Option<String>, CniError> {
     match call.command {
         Command::Version => return Ok(Some(versions(config.as_ref().map_or(NEWEST, Config::version_text)))),
-        // The fence goes with the namespace. Taking it down any earlier would open the pod for as long as that lives;
-        // and what ends must not hang on what it was configured by.
         Command::Del => return Ok(None),
         _ => {}
     }
@@ -88,6 +89,9 @@ fn carry_out(call: &Call, config: &Result<Config<'_>, CniError>, log: &Log) -> R
     let settings = config.settings()?;
     match call.command {
         Command::Add => {
+            if let Some(path) = &settings.called_file {
+                leave_mark(path);
+            }
             if let Some(proxy) = sandbox(call, settings)? {
                 namespace::enter(netns(call)?)?;
                 let family = pod_fence::raise(proxy).map_err(failed)?;
@@ -157,7 +161,17 @@ fn sandbox(call: &Call, settings: &Settings) -> Result<Option<Exempt>, CniError>
         .build()
         .map_err(|error| CniError::new(IO_FAILURE, "I/O failure", format!("runtime: {error}")))?;
     let client = Client::new(access).with_call_time(CALL_TIME);
-    runtime.block_on(find(&client, &resource, call.pod.uid.as_deref()))?.exempt()
+    let pod = runtime.block_on(find(&client, &resource, call.pod.uid.as_deref()))?;
+    // Whose words these are is not taken for granted.
+    let metadata = &pod.metadata;
+    if pod.kind != "Pod" || metadata.name != name || metadata.namespace != *namespace {
+        let details = format!(
+            "asked for {resource}, the API server answers with {:?} {}/{}",
+            pod.kind, metadata.namespace, metadata.name
+        );
+        return Err(CniError::new(API_REFUSED, "the pod cannot be looked up", details));
+    }
+    pod.exempt(&settings.runtime_classes)
 }
 
 /// The pod. A server that does not know it yet, or still knows an earlier one of its name, is asked again.

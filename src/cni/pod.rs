@@ -24,6 +24,8 @@ const PROXYS: [&str; 2] = ["DAC_READ_SEARCH", "SYS_PTRACE"];
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Pod {
+    /// `Pod`, if it is one.
+    pub kind: String,
     /// Its name, uid and annotations.
     pub metadata: Metadata,
     spec: Spec,
@@ -33,6 +35,11 @@ pub struct Pod {
 #[serde(default, rename_all = "camelCase")]
 struct Spec {
     host_network: bool,
+    #[serde(rename = "hostPID")]
+    host_pid: bool,
+    #[serde(rename = "hostIPC")]
+    host_ipc: bool,
+    runtime_class_name: Option<String>,
     security_context: PodSecurity,
     containers: Vec<Container>,
     init_containers: Vec<Container>,
@@ -59,6 +66,7 @@ struct Container {
 #[serde(default, rename_all = "camelCase")]
 struct Security {
     privileged: bool,
+    allow_privilege_escalation: Option<bool>,
     run_as_user: Option<i64>,
     run_as_group: Option<i64>,
     capabilities: Capabilities,
@@ -72,13 +80,14 @@ struct Capabilities {
 }
 
 impl Pod {
-    /// Whom the fence of this pod lets out; `None` for one that wants no fence of ours.
+    /// Whom the fence of this pod lets out; `None` for one that wants no fence of ours. `runtimes` are classes whose containers
+    /// the node's kernel runs.
     ///
     /// A word that is none of those that are known is refused rather than passed over: whoever wrote it wanted something.
     ///
     /// # Errors
     /// The pod asks for a fence and does not say for whom, or could undo it.
-    pub fn exempt(&self) -> Result<Option<Exempt>, CniError> {
+    pub fn exempt(&self, runtimes: &[String]) -> Result<Option<Exempt>, CniError> {
         match self.annotation(annotation::CNI) {
             None | Some("disabled") => return Ok(None),
             Some("enabled") => {}
@@ -100,7 +109,7 @@ impl Pod {
         let exempt = Exempt::of_proxy(proxy).map_err(|unfit| {
             refused(format!("{unfit} (annotations {} and {})", annotation::PROXY_UID, annotation::PROXY_GID))
         })?;
-        self.refuse_ways_around(proxy)?;
+        self.refuse_ways_around(proxy, runtimes)?;
         Ok(Some(exempt))
     }
 
@@ -116,10 +125,23 @@ impl Pod {
     }
 
     /// A fence is worth nothing where a container can take it down, or pass for the proxy.
-    fn refuse_ways_around(&self, proxy: Ids) -> Result<(), CniError> {
+    fn refuse_ways_around(&self, proxy: Ids, runtimes: &[String]) -> Result<(), CniError> {
         let spec = &self.spec;
         if spec.host_network {
             return Err(refused("hostNetwork is true: the node's network is not fenced for a pod"));
+        }
+        // Among the node's processes are some in its network, and the proxy may look into all of them.
+        if spec.host_pid || spec.host_ipc {
+            return Err(refused(
+                "hostPID or hostIPC is true: what is shared with the node's processes is a way to its network",
+            ));
+        }
+        // A virtual machine or a user-space kernel hands its frames to the device, past the hooks that the fence stands at.
+        if let Some(class) = spec.runtime_class_name.as_ref().filter(|class| !runtimes.contains(class)) {
+            return Err(refused(format!(
+                "runtimeClassName is {class:?}: with a runtime that has a kernel of its own (Kata, gVisor) the node's fence holds \
+                 nothing; use proxy-pod there, or tell cni-install by --runtime-class that this one has none"
+            )));
         }
         let pod = &spec.security_context;
         // Who is in a group can make a program that runs as the group (chmod(2), S_ISGID).
@@ -129,27 +151,47 @@ impl Pod {
                 proxy.gid
             )));
         }
-        let mut proxies = 0;
-        for container in spec.init_containers.iter().chain(&spec.containers).chain(&spec.ephemeral_containers) {
+        let containers = || spec.init_containers.iter().chain(&spec.containers).chain(&spec.ephemeral_containers);
+        let ids = |container: &Container| {
+            let security = &container.security_context;
+            (security.run_as_user.or(pod.run_as_user), security.run_as_group.or(pod.run_as_group))
+        };
+        let (uid, gid) = (i64::from(proxy.uid), i64::from(proxy.gid));
+        let is_proxy = |container: &Container| ids(container) == (Some(uid), Some(gid));
+        let proxies = containers().filter(|container| is_proxy(container)).count();
+        if proxies != 1 {
+            return Err(refused(format!(
+                "{proxies} containers run as {uid}:{gid}, whom the fence lets out by the annotations: expected one, the proxy"
+            )));
+        }
+        for container in containers() {
             let (name, security) = (&container.name, &container.security_context);
             if security.privileged {
                 return Err(refused(format!("container {name:?} is privileged and could take the fence down")));
             }
-            let ids = (security.run_as_user.or(pod.run_as_user), security.run_as_group.or(pod.run_as_group));
-            let (Some(uid), Some(gid)) = ids else {
+            // A file of the image may be anybody's, with the bits that make who runs it that (S_ISUID, S_ISGID).
+            if security.allow_privilege_escalation != Some(false) {
+                return Err(refused(format!(
+                    "container {name:?} does not say allowPrivilegeEscalation: false, and a setuid program could take the \
+                     proxy's ids"
+                )));
+            }
+            let (Some(own_uid), Some(own_gid)) = ids(container) else {
                 return Err(refused(format!(
                     "container {name:?} does not say runAsUser and runAsGroup, and its image might name the proxy's"
                 )));
             };
-            let is_proxy = (uid, gid) == (i64::from(proxy.uid), i64::from(proxy.gid));
-            proxies += u32::from(is_proxy);
+            let possible = 0..i64::from(u32::MAX);
+            if !possible.contains(&own_uid) || !possible.contains(&own_gid) {
+                return Err(refused(format!("container {name:?} runs as {own_uid}:{own_gid}, which are no ids")));
+            }
+            let is_proxy = is_proxy(container);
+            if !is_proxy && (own_gid == gid || own_uid == uid && uid != 0) {
+                return Err(refused(format!(
+                    "container {name:?} runs as {own_uid}:{own_gid}: uid and gid of {uid}:{gid} are the proxy's alone"
+                )));
+            }
             security.capabilities.refuse_dangerous(name, is_proxy)?;
-        }
-        if proxies > 1 {
-            return Err(refused(format!(
-                "{proxies} containers run as {}:{}, whom the fence lets out: that is the proxy's alone",
-                proxy.uid, proxy.gid
-            )));
         }
         Ok(())
     }
@@ -203,8 +245,10 @@ mod tests {
                 "example.com/other": "x",
             }},
             "spec": {"securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}, "containers": [
-                {"name": "agent", "securityContext": {"capabilities": {"drop": ["ALL"]}, "privileged": false}},
-                {"name": "network", "securityContext": {"runAsUser": 0, "runAsGroup": 1337, "capabilities": {
+                {"name": "agent", "securityContext": {
+                    "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "privileged": false}},
+                {"name": "network", "securityContext": {
+                    "allowPrivilegeEscalation": false, "runAsUser": 0, "runAsGroup": 1337, "capabilities": {
                     "drop": ["all"], "add": ["SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CHOWN"]}}},
             ]},
         })
@@ -212,7 +256,7 @@ mod tests {
 
     fn exempt(pod: Value) -> Result<Option<Ids>, CniError> {
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        Ok(pod.exempt()?.map(Exempt::ids))
+        Ok(pod.exempt(&["nvidia".to_owned()])?.map(Exempt::ids))
     }
 
     fn annotated(name: &str, value: Option<&str>) -> Value {
@@ -230,11 +274,13 @@ mod tests {
         assert_eq!(exempt(sandbox()), Ok(Some(Ids { uid: 0, gid: 1337 })));
         assert_eq!(exempt(annotated(annotation::CNI_CONTRACT, Some("1"))), Ok(Some(Ids { uid: 0, gid: 1337 })));
         let mut relaxed = annotated(annotation::PROXY_UID, Some("1337"));
-        relaxed["spec"]["containers"][1]["securityContext"] =
-            json!({"runAsUser": 1337, "runAsGroup": 1337, "capabilities": {"drop": ["ALL"]}});
-        assert_eq!(exempt(relaxed), Ok(Some(Ids { uid: 1337, gid: 1337 })));
+        relaxed["spec"]["containers"][1]["securityContext"] = json!({"allowPrivilegeEscalation": false, "runAsUser": 1337, "runAsGroup": 1337, "capabilities": {"drop": ["ALL"]}});
+        assert_eq!(exempt(relaxed.clone()), Ok(Some(Ids { uid: 1337, gid: 1337 })));
+        // Annotations that speak of nobody would let nobody out, and say nothing.
+        assert!(exempt(annotated(annotation::PROXY_UID, Some("1337"))).unwrap_err().details.contains("0 containers"));
         // What only the proxy may have does not go to who is not.
-        assert!(exempt(annotated(annotation::PROXY_UID, Some("1337"))).unwrap_err().details.contains("SYS_PTRACE"));
+        relaxed["spec"]["containers"][0]["securityContext"]["capabilities"]["add"] = json!(["SYS_PTRACE"]);
+        assert!(exempt(relaxed).unwrap_err().details.contains("SYS_PTRACE"));
     }
 
     #[test]
@@ -276,18 +322,30 @@ mod tests {
         let mut pod = sandbox();
         pod["spec"]["hostNetwork"] = true.into();
         assert!(exempt(pod).unwrap_err().details.contains("hostNetwork"));
+        for (field, value) in [("hostPID", json!(true)), ("hostIPC", json!(true)), ("runtimeClassName", json!("kata"))]
+        {
+            let mut pod = sandbox();
+            pod["spec"][field] = value;
+            assert!(exempt(pod).unwrap_err().details.contains(field), "{field}");
+        }
+        let mut pod = sandbox();
+        pod["spec"]["runtimeClassName"] = "nvidia".into();
+        assert!(exempt(pod).is_ok());
         for (field, value) in [("fsGroup", json!(1337)), ("supplementalGroups", json!([5, 1337]))] {
             let mut pod = sandbox();
             pod["spec"]["securityContext"][field] = value;
             assert!(exempt(pod).unwrap_err().details.contains("1337"), "{field}");
         }
-        let dropping = |add: &str| json!({"capabilities": {"drop": ["ALL"], "add": [add]}});
+        let dropping =
+            |add: &str| json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"], "add": [add]}});
         for list in ["initContainers", "ephemeralContainers"] {
             for context in [
-                json!({"privileged": true}),
-                json!({}),
-                json!({"capabilities": {"add": ["CHOWN"]}}),
-                json!({"capabilities": {"drop": ["NET_RAW"]}}),
+                json!({"allowPrivilegeEscalation": false, "privileged": true}),
+                json!({"allowPrivilegeEscalation": false}),
+                json!({"capabilities": {"drop": ["ALL"]}}),
+                json!({"allowPrivilegeEscalation": true, "capabilities": {"drop": ["ALL"]}}),
+                json!({"allowPrivilegeEscalation": false, "capabilities": {"add": ["CHOWN"]}}),
+                json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["NET_RAW"]}}),
                 dropping("NET_ADMIN"),
                 dropping("CAP_SYS_ADMIN"),
                 dropping("net_raw"),
@@ -308,15 +366,17 @@ mod tests {
 
     #[test]
     fn nobody_but_the_proxy_has_its_ids() {
-        let with = |security: Value| {
+        let with = |uid: u32, gid: u32| {
             let mut pod = sandbox();
-            pod["spec"]["initContainers"] = json!([{"name": "other", "securityContext": security}]);
+            pod["spec"]["initContainers"] = json!([{"name": "other", "securityContext": {
+                "allowPrivilegeEscalation": false, "runAsUser": uid, "runAsGroup": gid, "capabilities": {"drop": ["ALL"]},
+            }}]);
             exempt(pod)
         };
-        let drop = json!({"drop": ["ALL"]});
-        assert!(with(json!({"runAsUser": 0, "runAsGroup": 0, "capabilities": drop})).is_ok());
-        let twice = with(json!({"runAsUser": 0, "runAsGroup": 1337, "capabilities": drop}));
-        assert!(twice.unwrap_err().details.contains("2 containers run as 0:1337"));
+        assert!(with(0, 0).is_ok());
+        assert!(with(0, 1337).unwrap_err().details.contains("2 containers run as 0:1337"));
+        assert!(with(u32::MAX, 0).unwrap_err().details.contains("no ids"));
+        assert!(with(1000, 1337).unwrap_err().details.contains("\"other\" runs as 1000:1337"));
         // An image's own user is not known here.
         let mut pod = sandbox();
         pod["spec"]["securityContext"].as_object_mut().unwrap().shift_remove("runAsGroup");

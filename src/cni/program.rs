@@ -1,5 +1,6 @@
 //! The plugin's program on the node: a copy of this executable, under the name that configurations call.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -57,13 +58,16 @@ impl Program {
         Ok(())
     }
 
-    /// Removes it, unless a configuration in `directory` still calls it: a runtime that does not find a plugin starts no pod
-    /// at all. What does is returned.
+    /// Removes it, unless a configuration in one of these directories still calls it: a runtime that does not find a plugin
+    /// starts no pod at all. What does is returned.
     ///
     /// # Errors
-    /// The directory cannot be read; the program stays.
-    pub fn remove(&mut self, directory: &Path) -> Result<Vec<PathBuf>, ChainError> {
-        let naming = chain::names_plugin(directory, PLUGIN_TYPE)?;
+    /// A directory cannot be read; the program stays.
+    pub fn remove(&mut self, directories: &BTreeSet<PathBuf>) -> Result<Vec<PathBuf>, ChainError> {
+        let mut naming = Vec::new();
+        for directory in directories {
+            naming.extend(chain::names_plugin(directory, PLUGIN_TYPE)?);
+        }
         if naming.is_empty() {
             self.known = None;
             // One that is gone already is as good.
@@ -141,10 +145,10 @@ mod tests {
         program.install().unwrap();
         let list = configurations.join("10-a.conflist");
         fs::write(&list, r#"{"plugins":[{"type":"openshell-cni"}]}"#).unwrap();
-        assert_eq!(program.remove(&configurations).unwrap(), [list.clone()]);
+        assert_eq!(program.remove(&BTreeSet::from([configurations.clone()])).unwrap(), [list.clone()]);
         assert!(program.is_installed());
         fs::remove_file(list).unwrap();
-        assert!(program.remove(&configurations).unwrap().is_empty());
+        assert!(program.remove(&BTreeSet::from([configurations.clone()])).unwrap().is_empty());
         assert!(!program.is_installed());
     }
 }

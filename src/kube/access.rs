@@ -85,7 +85,7 @@ impl Access {
     pub fn in_cluster_at(directory: &Path, host: Option<&str>, port: Option<&str>) -> Result<Self, AccessError> {
         let set = |name: &str, value: Option<&str>| {
             value.filter(|value| !value.is_empty()).map(str::to_owned).ok_or_else(|| {
-                AccessError::new(name, "it is not set", "run as a pod of the cluster, or name a kubeconfig")
+                AccessError::new(name, "it is not set", "run this as a pod of the cluster, whose containers have it")
             })
         };
         let (host, port) = (set(SERVICE_HOST, host)?, set(SERVICE_PORT, port)?);

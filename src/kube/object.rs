@@ -11,6 +11,8 @@ use serde_json::Value;
 pub struct Metadata {
     /// Its name.
     pub name: String,
+    /// The namespace that it is in, if it is in one.
+    pub namespace: String,
     /// Which of all objects that ever had the name it is.
     pub uid: String,
     /// Which of its states this is. Opaque.

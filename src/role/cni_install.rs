@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::sandbox::{self, Failure};
 use crate::cli;
@@ -27,6 +27,9 @@ use crate::sys::memory;
 /// directory). Only then is the node said to be ready.
 const RELOAD: Duration = Duration::from_secs(1);
 
+/// How long the label's going is waited for before the chain is repaired all the same.
+const BEFORE_A_REPAIR: Duration = Duration::from_secs(1);
+
 /// The next look where nothing was noticed; the token is renewed then, too, which the kubelet does many minutes before the old
 /// one expires.
 const TICK: Duration = Duration::from_secs(30);
@@ -43,6 +46,9 @@ fn start(arguments: &cli::CniInstall) -> Result<u8, Failure> {
     let events = sandbox::open_events(&arguments.records)?;
     let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let access = Access::in_cluster(&arguments.service_account).map_err(Failure::setup)?;
+    for namespace in &arguments.sandbox_namespace {
+        Resource::pod(namespace, "x").map_err(|error| Failure::usage(format!("--sandbox-namespace: {error}")))?;
+    }
     let installation = installation(arguments, &access);
     let client = Client::new(access);
     let mut node = Node::new(client.clone(), &arguments.node_name).map_err(Failure::usage)?;
@@ -81,6 +87,9 @@ fn installation(arguments: &cli::CniInstall, access: &Access) -> Installation {
         "sandboxNamespaces": arguments.sandbox_namespace,
         "logFile": arguments.log_file,
     });
+    if !arguments.runtime_class.is_empty() {
+        settings["runtimeClasses"] = json!(arguments.runtime_class);
+    }
     if let Some(called) = &called {
         settings["calledFile"] = json!(called);
     }
@@ -94,6 +103,7 @@ fn installation(arguments: &cli::CniInstall, access: &Access) -> Installation {
         },
         program: Program::below(&arguments.bin_dir),
         credentials: Credentials::of(&arguments.service_account, access, &arguments.kubeconfig),
+        usual_directories: cli::ChainWay::DIRECTORIES.iter().map(|(_, usual)| usual.into()).collect(),
         called,
         rehearsed: false,
     }
@@ -126,6 +136,7 @@ impl Installer {
             tokio::spawn(admin::serve(listener, readyz, self.events.clone()));
         }
         let mut told = pin!(told_to_end()?);
+        let is_known = self.look_for_daemon_set(arguments, client).await?;
         let chain = self.installation.lock().unwrap_or_else(PoisonError::into_inner).chain.clone();
         let mut changes = Watch::new(&chain).map_err(|error| Failure::setup(format!("inotify: {error}")))?;
         // A label of an earlier life, of before a crash or a start of the node, says nothing about now.
@@ -148,7 +159,7 @@ impl Installer {
         }
         ready.send_replace(admin::Readiness::Waiting("the installer is told to end".into()));
         // From here on nobody watches the chain. It stays, so that what is started before the label is gone is fenced.
-        if going_for_good(arguments, client, &self.events).await {
+        if going_for_good(arguments, is_known, client, &self.events).await {
             return self.uninstall().await;
         }
         self.untold = None;
@@ -157,13 +168,34 @@ impl Installer {
         Ok(0)
     }
 
+    /// Whether the DaemonSet that is named is there. One that is not would be taken for one that has gone, at every end of
+    /// this.
+    async fn look_for_daemon_set(&self, arguments: &cli::CniInstall, client: &Client) -> Result<bool, Failure> {
+        let Some((namespace, name)) = &arguments.daemonset else { return Ok(false) };
+        let unfit = |error: &dyn std::fmt::Display| Failure::usage(format!("--daemonset {namespace}/{name}: {error}"));
+        let resource = Resource::daemon_set(namespace, name).map_err(|error| unfit(&error))?;
+        match client.metadata(&resource).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => {
+                Err(unfit(&"there is none; name the DaemonSet that this is a pod of, or leave the flag away"))
+            }
+            // Not to be told now, and so not at the end.
+            Err(_) => Ok(false),
+        }
+    }
+
     /// Looks, and puts right what is not as it should be, with the label gone before anything is touched.
     async fn bring_about(&mut self, ready: &watch::Sender<admin::Readiness>) -> Standing {
         let mut standing = self.blocking(Installation::verify).await;
         if let Standing::Deficient { message, repairable, .. } = &standing {
             ready.send_replace(admin::Readiness::Waiting(message.clone()));
             let repairable = *repairable;
-            self.withdraw().await;
+            if repairable {
+                // An API server that does not answer must not keep a repair waiting.
+                let _ = timeout(BEFORE_A_REPAIR, self.withdraw()).await;
+            } else {
+                self.withdraw().await;
+            }
             if repairable {
                 self.settled = false;
                 let events = self.events.clone();
@@ -186,6 +218,9 @@ impl Installer {
 
     /// Tells the cluster, the probes and the log. Whether everybody has been told.
     async fn announce(&mut self, standing: &Standing, ready: &watch::Sender<admin::Readiness>) -> bool {
+        // Asking the cluster takes time, in which others write.
+        let now = if standing.is_verified() { self.blocking(Installation::verify).await } else { standing.clone() };
+        let (standing, is_as_it_was) = (&now, now.is_verified() == standing.is_verified());
         let outcome = match standing {
             Standing::Verified { file } => {
                 ready.send_replace(admin::Readiness::Ready);
@@ -208,7 +243,7 @@ impl Installer {
             self.events.find(Severity::Medium, "cni-node", format!("the cluster could not be told: {failure}"));
         }
         self.failure = failure;
-        self.failure.is_empty()
+        self.failure.is_empty() && is_as_it_was
     }
 
     async fn withdraw(&mut self) {
@@ -252,7 +287,8 @@ impl Installer {
 
     /// A line on stderr when there is something new to say.
     fn tell(&mut self, status: impl ToString) {
-        let status = status.to_string();
+        // A name in it may be anybody's.
+        let status: String = status.to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         if status != self.told {
             eprintln!("openshell-supervisor: cni-install: {status}");
             self.told = status;
@@ -277,12 +313,13 @@ fn tell_of(change: &Change, events: &Events) {
 }
 
 /// Whether the DaemonSet itself is going, and not only this pod of it. What cannot be told is no.
-async fn going_for_good(arguments: &cli::CniInstall, client: &Client, events: &Events) -> bool {
+async fn going_for_good(arguments: &cli::CniInstall, is_known: bool, client: &Client, events: &Events) -> bool {
     let Some((namespace, name)) = &arguments.daemonset else { return false };
     let Ok(resource) = Resource::daemon_set(namespace, name) else { return false };
     match client.metadata(&resource).await {
         Ok(object) => object.metadata.deletion_timestamp.is_some(),
-        Err(error) if error.is_not_found() => true,
+        // One that was never there has not gone.
+        Err(error) if error.is_not_found() => is_known,
         Err(error) => {
             events.find(
                 Severity::Medium,

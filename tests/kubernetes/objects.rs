@@ -9,9 +9,15 @@ pub fn pod(namespace: &str, name: &str, uid: &str, annotations: &[(&str, &str)])
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": annotations},
-        "spec": {"containers": [{"name": "agent", "image": "example.com/agent", "securityContext": {
-            "runAsUser": 1000, "runAsGroup": 1000, "capabilities": {"drop": ["ALL"]},
-        }}]},
+        "spec": {"securityContext": {"runAsUser": 1000, "runAsGroup": 1000}, "containers": [
+            {"name": "agent", "image": "example.com/agent", "securityContext": {
+                "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
+            }},
+            {"name": "network", "image": "example.com/supervisor", "securityContext": {
+                "runAsUser": 0, "runAsGroup": 1337, "allowPrivilegeEscalation": false,
+                "capabilities": {"drop": ["ALL"], "add": ["SYS_PTRACE", "DAC_READ_SEARCH"]},
+            }},
+        ]},
         "status": {"phase": "Pending"},
     })
 }

@@ -309,6 +309,17 @@ fn naming_file(directory: &Directory, name: &std::ffi::OsStr, found: &Found, kin
     names.then(|| directory.at(name))
 }
 
+/// The plugins that a configuration calls, in their order; none where it is none.
+#[must_use]
+pub fn types(file: &Path) -> Vec<String> {
+    let value: Value = match std::fs::read(file).map(|bytes| serde_json::from_slice(&bytes)) {
+        Ok(Ok(value)) => value,
+        _ => return Vec::new(),
+    };
+    let plugins = value["plugins"].as_array().cloned().unwrap_or_else(|| vec![value]);
+    plugins.iter().filter_map(|plugin| plugin["type"].as_str().map(str::to_owned)).collect()
+}
+
 fn has_type(value: &Value, kind: &str) -> bool {
     match value {
         Value::Object(members) => members.iter().any(|(key, value)| {

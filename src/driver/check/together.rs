@@ -1,0 +1,116 @@
+//! What holds of the inputs only together.
+
+use super::mounts::meet;
+use crate::contract::Ids;
+use crate::driver::cluster::Cluster;
+use crate::driver::config::{AppArmor, Topology, WorkspaceMode};
+use crate::driver::plan::{Plan, SandboxedRuntime};
+use crate::driver::problem::{Document, Problem, Problems};
+use crate::driver::shape::{self, LABEL_LENGTH};
+
+/// Checks one sandbox against the configuration and the cluster.
+pub(in crate::driver) fn together(plan: &Plan<'_>) -> Vec<Problem> {
+    let (config, sandbox, cluster) =
+        (Problems::of(Document::Config), Problems::of(Document::Sandbox), Problems::of(Document::Cluster));
+    ids(plan, &config);
+    of_topology(plan, &config);
+    names(plan, &sandbox);
+    runtime(plan, &sandbox);
+    spiffe(plan, &sandbox);
+    if plan.sandbox.gpu.is_some() && plan.cluster.has_gpu == Some(false) {
+        let remedy = "add a node with GPUs and their device plugin, or remove the field";
+        sandbox.without("gpu", "a node that has nvidia.com/gpu to allocate", remedy);
+    }
+    of_cluster(plan, plan.cluster, &cluster);
+    [config, sandbox, cluster].into_iter().flat_map(Problems::into_found).collect()
+}
+
+/// The fence lets out the proxy by its ids, so nobody else may have them.
+fn ids(plan: &Plan<'_>, problems: &Problems) {
+    let topology = plan.config.topology.name();
+    let Ids { uid, gid } = plan.workload;
+    let (section, shared) = match plan.config.topology {
+        Topology::Combined => return,
+        Topology::Sidecar | Topology::CniSidecar => ("sidecar", true),
+        Topology::ProxyPod => ("proxy_pod", false),
+    };
+    if plan.proxy.uid == uid {
+        let expected = format!("another uid than the sandbox's in topology {topology}");
+        problems.with(format!("{section}.proxy_uid"), uid, expected, "choose another one, or another sandbox_uid");
+    }
+    if shared && plan.proxy.gid == gid {
+        let expected = format!("another group than the sandbox's in topology {topology}");
+        problems.with(format!("{section}.proxy_gid"), gid, expected, "choose another one, or another sandbox_gid");
+    }
+}
+
+/// What the operator may not combine with the topology.
+fn of_topology(plan: &Plan<'_>, problems: &Problems) {
+    let config = plan.config;
+    let topology = config.topology;
+    // The workload shares the container with the proxy there, or the pod.
+    if let Some((name, _)) = &config.upstream_proxy.secret
+        && matches!(topology, Topology::Combined | Topology::ProxyPod)
+    {
+        let expected = format!("no credential of the corporate proxy in topology {}", topology.name());
+        problems.with("proxy_auth_secret_name", name, expected, "use sidecar or cni-sidecar, or remove the Secret");
+    }
+    if config.app_armor_profile == Some(AppArmor::Unconfined) && topology == Topology::ProxyPod {
+        let remedy = "remove the field, or choose RuntimeDefault: nothing in proxy-pod needs to be unconfined";
+        problems.with("app_armor_profile", "Unconfined", "a profile that Pod Security `restricted` admits", remedy);
+    }
+}
+
+fn names(plan: &Plan<'_>, problems: &Problems) {
+    for (field, name, whole) in
+        [("name", &plan.sandbox.name, &plan.name), ("workspace", &plan.sandbox.workspace, &plan.namespace)]
+    {
+        if whole.len() > LABEL_LENGTH && shape::is_dns_label(name) {
+            let expected = format!("it to make a name of at most {LABEL_LENGTH} characters, not {whole:?}");
+            problems.with(field, name, expected, "shorten it, or the other names in that one");
+        }
+    }
+    if matches!(plan.config.workspace_mode, WorkspaceMode::Operator { .. })
+        && !plan.cluster.operator_namespaces.contains(&plan.sandbox.workspace)
+    {
+        let remedy = "choose one of them, or have the operator allow it";
+        problems.with("workspace", &plan.sandbox.workspace, "a namespace that the operator allows", remedy);
+    }
+}
+
+/// A fence of the pod's namespace binds what passes the node's IP layer there. gVisor has its own, without nf_tables; and
+/// what a virtual machine sends is taken off the link before the node's plugin could refuse it.
+fn runtime(plan: &Plan<'_>, problems: &Problems) {
+    let (topology, runtime) = (plan.config.topology, plan.sandboxed_runtime());
+    let expected = match (topology, runtime) {
+        (Topology::Combined | Topology::Sidecar | Topology::CniSidecar, Some(SandboxedRuntime::Gvisor)) => {
+            "a runtime with nf_tables"
+        }
+        (Topology::CniSidecar, Some(SandboxedRuntime::Kata)) => "a runtime whose packets the node's fence sees",
+        _ => return,
+    };
+    let expected = format!("{expected} in topology {}", topology.name());
+    problems.with("runtime class", plan.runtime_class, expected, "use topology proxy-pod with it, or another class");
+}
+
+fn spiffe(plan: &Plan<'_>, problems: &Problems) {
+    let socket = &plan.config.provider_spiffe_workload_api_socket_path;
+    let Some((directory, _)) = socket.rsplit_once('/').filter(|(directory, _)| !directory.is_empty()) else { return };
+    for (index, mount) in plan.sandbox.driver_config.volume_mounts.iter().enumerate() {
+        if meet(&mount.mount_path, directory) {
+            let path = format!("driver_config.containers.agent.volume_mounts[{index}].mount_path");
+            let expected = format!("a path that is neither at, below nor above {directory}");
+            problems.with(path, &mount.mount_path, expected, "choose another path: the SPIFFE socket is there");
+        }
+    }
+}
+
+fn of_cluster(plan: &Plan<'_>, cluster: &Cluster, problems: &Problems) {
+    if plan.config.topology == Topology::ProxyPod && cluster.proxy_ca.is_none() {
+        let remedy = "make a certificate and its key for this sandbox alone";
+        problems.without("proxy_ca", "a CA for topology proxy-pod", remedy);
+    }
+    if cluster.sandbox_uid.is_some() && cluster.sandbox_api.is_none() {
+        problems.without("sandbox_api", "the version of the Sandbox whose uid is given", "give it too");
+    }
+}

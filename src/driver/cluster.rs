@@ -1,0 +1,115 @@
+//! What the caller looked up in the cluster, and who the workload is by it.
+
+use std::collections::BTreeMap;
+
+use super::config::{DriverConfig, GREATEST_ID};
+use super::names::annotation;
+use crate::contract::Ids;
+
+/// Versions of the Sandbox resource (agents.x-k8s.io), newest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SandboxApi {
+    /// Current.
+    V1Beta1,
+    /// Deprecated.
+    V1Alpha1,
+}
+
+impl SandboxApi {
+    /// As `apiVersion` has it.
+    #[must_use]
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::V1Beta1 => "agents.x-k8s.io/v1beta1",
+            Self::V1Alpha1 => "agents.x-k8s.io/v1alpha1",
+        }
+    }
+}
+
+/// The CA of a proxy-pod sandbox, in PEM. Made by the caller, because nothing random is rendered.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProxyCa {
+    /// The certificate.
+    pub certificate: String,
+    /// Its private key.
+    pub key: String,
+}
+
+impl std::fmt::Debug for ProxyCa {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("ProxyCa")
+    }
+}
+
+/// What the caller looked up. [`Default`] is a machine with Podman: a Pod instead of a Sandbox.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// Annotations of the sandbox's namespace.
+    pub namespace_annotations: BTreeMap<String, String>,
+    /// The version of the Sandbox resource; `None`: there is none, and a Pod is rendered.
+    pub sandbox_api: Option<SandboxApi>,
+    /// The uid of the Sandbox, once it is created: companions are then owned by it.
+    pub sandbox_uid: Option<String>,
+    /// The CA, for proxy-pod.
+    pub proxy_ca: Option<ProxyCa>,
+    /// Namespaces that the operator allows, for `workspace_mode = "operator"`.
+    pub operator_namespaces: Vec<String>,
+    /// Whether any node has a GPU to allocate; `None`: nobody looked.
+    pub has_gpu: Option<bool>,
+    /// Whether the Sandbox is to be stopped: rendered with no pod running.
+    pub stopped: bool,
+}
+
+/// Who the workload is where neither configuration nor namespace say.
+const DEFAULT_ID: u32 = 1000;
+
+/// The workload's uid and gid: the configuration's, the namespace's on OpenShift, or 1000.
+pub(super) fn workload(config: &DriverConfig, cluster: &Cluster) -> Ids {
+    let first = |name: &str| cluster.namespace_annotations.get(name).and_then(|blocks| start(blocks));
+    let uid = config.sandbox_uid.or_else(|| first(annotation::UID_RANGE)).unwrap_or(DEFAULT_ID);
+    let gid = config.sandbox_gid.or(config.sandbox_uid).or_else(|| first(annotation::SUPPLEMENTAL_GROUPS));
+    Ids { uid, gid: gid.unwrap_or(uid) }
+}
+
+/// The first id of the first block: `start/size` or `start-end`, separated by commas. `None` if that is root or no block.
+fn start(blocks: &str) -> Option<u32> {
+    let block = blocks.split(',').next()?.trim();
+    let (first, rest) = block.split_once(['/', '-'])?;
+    let number = |text: &str| -> Option<u32> {
+        let text = text.trim();
+        text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+    };
+    let (first, rest) = (number(first)?, number(rest)?);
+    let ordered = if block.contains('/') { rest > 0 } else { rest >= first };
+    (ordered && (1..=GREATEST_ID).contains(&first)).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_says_who_the_workload_is_in_every_grammar_of_openshift() {
+        assert_eq!(start("1000790000/10000"), Some(1_000_790_000));
+        assert_eq!(start("1000790000-1000799999"), Some(1_000_790_000));
+        assert_eq!(start("5/10,1000/10"), Some(5));
+        for wrong in ["", "0/10", "4294967295/1", "9-8", "7/0", "7", "x/1", "+5/1", "-5/1"] {
+            assert_eq!(start(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_configuration_comes_before_the_namespace_and_its_uid_before_the_namespaces_groups() {
+        let mut config = DriverConfig::default();
+        let mut cluster = Cluster::default();
+        assert_eq!(workload(&config, &cluster), Ids { uid: 1000, gid: 1000 });
+        cluster.namespace_annotations.insert(annotation::UID_RANGE.into(), "2000/10".into());
+        assert_eq!(workload(&config, &cluster), Ids { uid: 2000, gid: 2000 });
+        cluster.namespace_annotations.insert(annotation::SUPPLEMENTAL_GROUPS.into(), "3000/10,4000/10".into());
+        assert_eq!(workload(&config, &cluster), Ids { uid: 2000, gid: 3000 });
+        config.sandbox_uid = Some(5000);
+        assert_eq!(workload(&config, &cluster), Ids { uid: 5000, gid: 5000 });
+        config.sandbox_gid = Some(6000);
+        assert_eq!(workload(&config, &cluster), Ids { uid: 5000, gid: 6000 });
+    }
+}

@@ -1,0 +1,484 @@
+//! The driver's configuration: what an operator decides for every sandbox.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::check;
+use super::problem::{Document, Errors, Problems};
+use super::read::Table;
+use crate::contract::PROXY_ID;
+
+/// How a sandbox is divided into containers and pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Topology {
+    /// One container with everything, which needs privileges.
+    Combined,
+    /// A proxy beside an agent without privilege; an init container raises the fence.
+    Sidecar,
+    /// The same with a fence that the node's plugin raises.
+    CniSidecar,
+    /// An agent pod to which nothing is added, and the proxy in a pod of its own.
+    ProxyPod,
+}
+
+impl Topology {
+    /// Every topology, by its name.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("combined", Self::Combined),
+        ("sidecar", Self::Sidecar),
+        ("cni-sidecar", Self::CniSidecar),
+        ("proxy-pod", Self::ProxyPod),
+    ];
+
+    /// Its name in configurations.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Combined => "combined",
+            Self::Sidecar => "sidecar",
+            Self::CniSidecar => "cni-sidecar",
+            Self::ProxyPod => "proxy-pod",
+        }
+    }
+}
+
+/// How the executable comes into the agent's container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sideload {
+    /// The supervisor's image is mounted as a volume (Kubernetes 1.33 with the feature gate, 1.35 without).
+    ImageVolume,
+    /// An init container copies it.
+    InitContainer,
+}
+
+/// Which namespace a workspace's sandboxes are in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkspaceMode {
+    /// One for all.
+    Shared,
+    /// `openshell-GATEWAY-WORKSPACE`, made by the gateway.
+    Managed,
+    /// One of the operator's, of the workspace's name.
+    Operator {
+        /// The label by which those namespaces are known.
+        label: Option<String>,
+        /// Or the file that lists them.
+        file: Option<String>,
+    },
+}
+
+/// Who may come in by SSH, in managed namespaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManagedSshIngress {
+    /// Whether anybody may.
+    pub enabled: bool,
+    /// The namespace of the gateway.
+    pub gateway_namespace: String,
+    /// Labels of its pods.
+    pub gateway_pod_selector: BTreeMap<String, String>,
+}
+
+/// Settings of the sidecar topologies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SidecarConfig {
+    /// The proxy's uid where it does not identify programs; it is 0 where it does.
+    pub proxy_uid: u32,
+    /// The proxy's group, which nobody else in the pod has.
+    pub proxy_gid: u32,
+    /// Whether the proxy identifies programs, which takes root and two capabilities.
+    pub binary_aware: bool,
+}
+
+/// Whether agent and proxy pod are to share a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Affinity {
+    /// It does not matter.
+    Disabled,
+    /// If it can be had.
+    Preferred,
+    /// Or the agent's pod is not scheduled.
+    Required,
+}
+
+/// Pods that a NetworkPolicy lets the agent reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// Labels of their namespace.
+    pub namespace_selector: BTreeMap<String, String>,
+    /// Labels of the pods.
+    pub pod_selector: BTreeMap<String, String>,
+    /// The pods' own port: policies are judged behind the Service.
+    pub port: u16,
+}
+
+impl Peer {
+    /// Whether it selects nothing in particular. To a NetworkPolicy that is everything, so it gets no rule.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.namespace_selector.is_empty() && self.pod_selector.is_empty()
+    }
+}
+
+/// Settings of the proxy-pod topology.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyPodConfig {
+    /// The proxy's uid and gid.
+    pub proxy_uid: u32,
+    /// Whether the two pods are to share a node.
+    pub affinity: Affinity,
+    /// The cluster's DNS.
+    pub dns_peers: Vec<Peer>,
+    /// The gateway.
+    pub gateway_peers: Vec<Peer>,
+}
+
+/// The corporate proxy, through which everything leaves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpstreamProxyConfig {
+    /// `http://HOST:PORT`.
+    pub url: Option<String>,
+    /// What is dialled directly.
+    pub no_proxy: Option<String>,
+    /// Secret with the credential, and the key in it.
+    pub secret: Option<(String, String)>,
+    /// Whether the credential may pass in clear.
+    pub allow_insecure: bool,
+    /// Whether it is given names instead of checked addresses.
+    pub by_hostname: bool,
+}
+
+/// An AppArmor profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AppArmor {
+    /// The runtime's.
+    RuntimeDefault,
+    /// None.
+    Unconfined,
+    /// One of the node's, by name.
+    Localhost(String),
+}
+
+/// The whole configuration. [`from_toml`](Self::from_toml) reads one; [`Default`] is what an empty file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverConfig {
+    /// Which namespace sandboxes are in.
+    pub workspace_mode: WorkspaceMode,
+    /// Name of the gateway that the sandboxes belong to.
+    pub gateway_id: String,
+    /// The shared namespace.
+    pub namespace: String,
+    /// Service account of the pods; no token of it is mounted unless there is a gateway.
+    pub service_account_name: String,
+    /// The agent's image where a sandbox names none.
+    pub default_image: String,
+    /// When the agent's image is pulled; empty: the cluster's default.
+    pub image_pull_policy: String,
+    /// When the supervisor's image is pulled.
+    pub supervisor_image_pull_policy: String,
+    /// Secrets with the registries' credentials.
+    pub image_pull_secrets: Vec<String>,
+    /// Who may come in by SSH.
+    pub managed_ssh_ingress: ManagedSshIngress,
+    /// The supervisor's image.
+    pub supervisor_image: String,
+    /// How the executable comes into the agent's container.
+    pub supervisor_sideload_method: Sideload,
+    /// How a sandbox is divided.
+    pub topology: Topology,
+    /// Of sidecar and cni-sidecar.
+    pub sidecar: SidecarConfig,
+    /// Of proxy-pod.
+    pub proxy_pod: ProxyPodConfig,
+    /// The corporate proxy.
+    pub upstream_proxy: UpstreamProxyConfig,
+    /// URL of the gateway; without one nothing of a gateway's is rendered.
+    pub grpc_endpoint: Option<String>,
+    /// Where the combined sandbox serves SSH.
+    pub ssh_socket_path: String,
+    /// Secret with the client's TLS material for the gateway; empty: none.
+    pub client_tls_secret_name: String,
+    /// Address of the host for `host.openshell.internal`; empty: none.
+    pub host_gateway_ip: String,
+    /// Whether pods have a user namespace of their own.
+    pub enable_user_namespaces: bool,
+    /// The containers' AppArmor profile.
+    pub app_armor_profile: Option<AppArmor>,
+    /// Size of a sandbox's volume.
+    pub workspace_default_storage_size: String,
+    /// Its storage class; empty: the cluster's default.
+    pub workspace_storage_class: String,
+    /// The runtime class where a sandbox names none; empty: the cluster's default.
+    pub default_runtime_class_name: String,
+    /// Lifetime of the token for the gateway, in seconds.
+    pub sa_token_ttl_secs: i64,
+    /// Socket of the SPIFFE workload API; empty: none.
+    pub provider_spiffe_workload_api_socket_path: String,
+    /// The workload's uid; `None`: the namespace's, or 1000.
+    pub sandbox_uid: Option<u32>,
+    /// The workload's gid.
+    pub sandbox_gid: Option<u32>,
+}
+
+impl Default for DriverConfig {
+    fn default() -> Self {
+        let peer = |name: &str| Peer {
+            namespace_selector: [("kubernetes.io/metadata.name".into(), "kube-system".into())].into(),
+            pod_selector: [("k8s-app".into(), name.into())].into(),
+            port: DNS_PORT,
+        };
+        Self {
+            workspace_mode: WorkspaceMode::Shared,
+            gateway_id: "openshell".into(),
+            namespace: "openshell".into(),
+            service_account_name: "default".into(),
+            default_image: "ghcr.io/nvidia/openshell-community/sandboxes/base:latest".into(),
+            image_pull_policy: String::new(),
+            supervisor_image_pull_policy: String::new(),
+            image_pull_secrets: Vec::new(),
+            managed_ssh_ingress: ManagedSshIngress::default(),
+            supervisor_image: concat!("openshell-supervisor:", env!("CARGO_PKG_VERSION")).into(),
+            supervisor_sideload_method: Sideload::ImageVolume,
+            topology: Topology::Combined,
+            sidecar: SidecarConfig { proxy_uid: PROXY_ID, proxy_gid: PROXY_ID, binary_aware: true },
+            proxy_pod: ProxyPodConfig {
+                proxy_uid: PROXY_ID,
+                affinity: Affinity::Disabled,
+                dns_peers: vec![peer("kube-dns"), peer("coredns")],
+                gateway_peers: Vec::new(),
+            },
+            upstream_proxy: UpstreamProxyConfig::default(),
+            grpc_endpoint: None,
+            ssh_socket_path: "/run/openshell/ssh.sock".into(),
+            client_tls_secret_name: String::new(),
+            host_gateway_ip: String::new(),
+            enable_user_namespaces: false,
+            app_armor_profile: None,
+            workspace_default_storage_size: DEFAULT_STORAGE.into(),
+            workspace_storage_class: String::new(),
+            default_runtime_class_name: String::new(),
+            sa_token_ttl_secs: TOKEN_TTL,
+            provider_spiffe_workload_api_socket_path: String::new(),
+            sandbox_uid: None,
+            sandbox_gid: None,
+        }
+    }
+}
+
+/// Size of a sandbox's volume unless configured.
+const DEFAULT_STORAGE: &str = "2Gi";
+/// Lifetime of a token unless configured.
+const TOKEN_TTL: i64 = 3600;
+/// What Kubernetes takes as a token's lifetime at the least, and what a leaked one is worth at the most.
+const TOKEN_TTL_BOUNDS: (i64, i64) = (600, 86_400);
+/// DNS (RFC 1035).
+const DNS_PORT: u16 = 53;
+/// The least id of a proxy: below are the system's users.
+pub(super) const LEAST_PROXY_ID: u32 = 1000;
+/// The greatest id; the one above means nobody to chown(2) and setuid(2).
+pub(super) const GREATEST_ID: u32 = u32::MAX - 1;
+/// Where the table is in a gateway's configuration.
+const TABLE: [&str; 3] = ["openshell", "drivers", "kubernetes"];
+
+impl DriverConfig {
+    /// Reads a configuration: the table `[openshell.drivers.kubernetes]` of a gateway's file, or a file of that table's
+    /// fields alone.
+    ///
+    /// # Errors
+    /// Every problem that can be told without a sandbox.
+    pub fn from_toml(text: &str) -> Result<Self, Errors> {
+        let problems = Problems::of(Document::Config);
+        let mut document = match toml::from_str::<toml::Table>(text).map(|table| serde_json::to_value(&table)) {
+            Ok(Ok(document)) => document,
+            Ok(Err(error)) => return broken(problems, &error.to_string()),
+            Err(error) => {
+                // The error's own text quotes the line, and that may hold a password.
+                let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+                return broken(problems, &format!("line {line}: {}", error.message()));
+            }
+        };
+        if document.get(TABLE[0]).is_some() {
+            let found = TABLE.iter().try_fold(&mut document, |here, key| here.get_mut(key));
+            document = found.map_or_else(|| Value::Object(serde_json::Map::new()), Value::take);
+        }
+        let config = Self::read(Table::root(document, &problems));
+        check::config(&config, &problems);
+        problems.settle(config)
+    }
+
+    /// Lifetime of a token within what Kubernetes takes.
+    #[must_use]
+    pub fn token_ttl(&self) -> i64 {
+        let asked = if self.sa_token_ttl_secs <= 0 { TOKEN_TTL } else { self.sa_token_ttl_secs };
+        asked.clamp(TOKEN_TTL_BOUNDS.0, TOKEN_TTL_BOUNDS.1)
+    }
+
+    fn read(mut table: Table<'_>) -> Self {
+        let defaults = Self::default();
+        let text = |table: &mut Table<'_>, key, default: &str| table.string(key).unwrap_or_else(|| default.to_owned());
+        let sideload = [("image-volume", Sideload::ImageVolume), ("init-container", Sideload::InitContainer)];
+        let config = Self {
+            workspace_mode: workspace_mode(&mut table),
+            gateway_id: text(&mut table, "gateway_id", &defaults.gateway_id),
+            namespace: text(&mut table, "namespace", &defaults.namespace),
+            service_account_name: text(&mut table, "service_account_name", &defaults.service_account_name),
+            default_image: text(&mut table, "default_image", &defaults.default_image),
+            image_pull_policy: table.text("image_pull_policy"),
+            supervisor_image_pull_policy: table.text("supervisor_image_pull_policy"),
+            image_pull_secrets: trimmed(table.strings("image_pull_secrets").unwrap_or_default()),
+            managed_ssh_ingress: ssh_ingress(table.table("managed_ssh_ingress")),
+            supervisor_image: text(&mut table, "supervisor_image", &defaults.supervisor_image),
+            supervisor_sideload_method: table
+                .choice("supervisor_sideload_method", &sideload)
+                .unwrap_or(defaults.supervisor_sideload_method),
+            topology: table.choice("topology", &Topology::ALL).unwrap_or(defaults.topology),
+            sidecar: sidecar(table.table("sidecar"), &defaults.sidecar),
+            proxy_pod: proxy_pod(table.table("proxy_pod"), defaults.proxy_pod),
+            upstream_proxy: upstream_proxy(&mut table),
+            grpc_endpoint: table.string("grpc_endpoint").filter(|url| !url.is_empty()),
+            ssh_socket_path: text(&mut table, "ssh_socket_path", &defaults.ssh_socket_path),
+            client_tls_secret_name: table.text("client_tls_secret_name"),
+            host_gateway_ip: table.text("host_gateway_ip"),
+            enable_user_namespaces: table.boolean("enable_user_namespaces").unwrap_or(false),
+            app_armor_profile: app_armor(&mut table),
+            workspace_default_storage_size: table
+                .string("workspace_default_storage_size")
+                .filter(|size| !size.is_empty())
+                .unwrap_or(defaults.workspace_default_storage_size),
+            workspace_storage_class: table.text("workspace_storage_class"),
+            default_runtime_class_name: table.text("default_runtime_class_name"),
+            sa_token_ttl_secs: table.number("sa_token_ttl_secs").unwrap_or(TOKEN_TTL),
+            provider_spiffe_workload_api_socket_path: table.text("provider_spiffe_workload_api_socket_path"),
+            sandbox_uid: table.bounded("sandbox_uid", 1, GREATEST_ID),
+            sandbox_gid: table.bounded("sandbox_gid", 1, GREATEST_ID),
+        };
+        warm_pooling(table.optional_table("warm_pooling"));
+        table.finish();
+        config
+    }
+}
+
+fn broken<T>(problems: Problems, what: &str) -> Result<T, Errors> {
+    problems.without("the document", "TOML", format!("correct it: {what}"));
+    Err(match problems.settle(()) {
+        Err(errors) => errors,
+        Ok(()) => unreachable!("a problem was noted above"),
+    })
+}
+
+fn workspace_mode(table: &mut Table<'_>) -> WorkspaceMode {
+    let label = table.string("operator_namespace_label");
+    let file = table.string("operator_namespace_file");
+    let modes = [("shared", 0), ("managed", 1), ("operator", 2)];
+    match table.choice("workspace_mode", &modes).unwrap_or(0) {
+        1 => WorkspaceMode::Managed,
+        2 => WorkspaceMode::Operator { label, file },
+        _ => WorkspaceMode::Shared,
+    }
+}
+
+fn trimmed(names: Vec<String>) -> Vec<String> {
+    names.iter().map(|name| name.trim()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn ssh_ingress(mut table: Table<'_>) -> ManagedSshIngress {
+    let ingress = ManagedSshIngress {
+        enabled: table.boolean("enabled").unwrap_or(false),
+        gateway_namespace: table.text("gateway_namespace"),
+        gateway_pod_selector: table.string_map("gateway_pod_selector"),
+    };
+    table.finish();
+    ingress
+}
+
+fn sidecar(mut table: Table<'_>, defaults: &SidecarConfig) -> SidecarConfig {
+    let sidecar = SidecarConfig {
+        proxy_uid: table.bounded("proxy_uid", LEAST_PROXY_ID, GREATEST_ID).unwrap_or(defaults.proxy_uid),
+        proxy_gid: table.bounded("proxy_gid", LEAST_PROXY_ID, GREATEST_ID).unwrap_or(defaults.proxy_gid),
+        binary_aware: table.boolean("process_binary_aware_network_policy").unwrap_or(defaults.binary_aware),
+    };
+    table.finish();
+    sidecar
+}
+
+fn proxy_pod(mut table: Table<'_>, defaults: ProxyPodConfig) -> ProxyPodConfig {
+    let choices =
+        [("disabled", Affinity::Disabled), ("preferred", Affinity::Preferred), ("required", Affinity::Required)];
+    let proxy_pod = ProxyPodConfig {
+        proxy_uid: table.bounded("proxy_uid", LEAST_PROXY_ID, GREATEST_ID).unwrap_or(defaults.proxy_uid),
+        affinity: table.choice("affinity", &choices).unwrap_or(defaults.affinity),
+        dns_peers: peers(&mut table, "dns_peers").unwrap_or(defaults.dns_peers),
+        gateway_peers: peers(&mut table, "gateway_peers").unwrap_or(defaults.gateway_peers),
+    };
+    table.finish();
+    proxy_pod
+}
+
+/// An empty list reads as "nobody" and would, as an empty rule, mean "everybody": it is refused.
+fn peers(table: &mut Table<'_>, key: &'static str) -> Option<Vec<Peer>> {
+    let listed = table.tables(key)?;
+    if listed.is_empty() {
+        let remedy = "name the peers, or leave the field out for its default";
+        table.problems().with(table.path(key), Vec::<u8>::new(), "at least one peer", remedy);
+    }
+    let read = |mut peer: Table<'_>| {
+        let namespace_selector = peer.string_map("namespace_selector");
+        let pod_selector = peer.string_map("pod_selector");
+        let port = peer.bounded("port", 1, u32::from(u16::MAX)).and_then(|port| u16::try_from(port).ok());
+        let read = Peer { namespace_selector, pod_selector, port: port.unwrap_or(0) };
+        if port.is_none() && !read.is_empty() {
+            let remedy = "give the pods' own port: policies are judged behind the Service";
+            peer.problems().without(peer.path("port"), "a port from 1 to 65535", remedy);
+        }
+        peer.finish();
+        read
+    };
+    Some(listed.into_iter().map(read).collect())
+}
+
+fn upstream_proxy(table: &mut Table<'_>) -> UpstreamProxyConfig {
+    let name = table.string("proxy_auth_secret_name");
+    let key = table.string("proxy_auth_secret_key");
+    if name.is_some() != key.is_some() {
+        let missing = if name.is_some() { "proxy_auth_secret_key" } else { "proxy_auth_secret_name" };
+        table.problems().without(missing, "the Secret's name and its key, both", "add it, or remove the other");
+    }
+    UpstreamProxyConfig {
+        url: table.string("https_proxy"),
+        no_proxy: table.string("no_proxy"),
+        secret: name.zip(key),
+        allow_insecure: table.boolean("proxy_auth_allow_insecure").unwrap_or(false),
+        by_hostname: table.boolean("proxy_connect_by_hostname").unwrap_or(false),
+    }
+}
+
+fn app_armor(table: &mut Table<'_>) -> Option<AppArmor> {
+    let text = table.string("app_armor_profile").filter(|text| !text.is_empty())?;
+    match text.as_str() {
+        "RuntimeDefault" => return Some(AppArmor::RuntimeDefault),
+        "Unconfined" => return Some(AppArmor::Unconfined),
+        _ => {}
+    }
+    match text.strip_prefix("Localhost/") {
+        Some(name) if !name.trim().is_empty() => Some(AppArmor::Localhost(name.to_owned())),
+        _ => {
+            let expected = "RuntimeDefault, Unconfined or Localhost/PROFILE";
+            table.problems().with(table.path("app_armor_profile"), text, expected, "choose one, or remove the field");
+            None
+        }
+    }
+}
+
+/// Read so that a gateway's file passes; what this driver does not render may not be switched on.
+fn warm_pooling(table: Option<Table<'_>>) {
+    let Some(mut table) = table else { return };
+    let mut templates = table.table("templates");
+    if table.boolean("enabled") == Some(true) || templates.boolean("enabled") == Some(true) {
+        let remedy = "set it to false: sandboxes are rendered one by one here";
+        table.problems().with(table.path("enabled"), true, "no warm pools", remedy);
+    }
+    templates.number("ready_within_threshold_secs");
+    templates.number("max_replicas");
+    templates.finish();
+    table.finish();
+}

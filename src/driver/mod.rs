@@ -1,0 +1,51 @@
+//! The driver library: a configuration and the description of a sandbox become the Kubernetes objects that call the roles.
+//!
+//! No I/O, nothing random and nothing of the proxy's or the policy engine's: the same inputs give the same bytes. Names
+//! that a role reads are in [`crate::contract`]; those of objects in [`names`].
+
+mod check;
+pub mod cluster;
+pub mod config;
+mod container;
+pub mod names;
+pub mod object;
+mod plan;
+mod pod;
+pub mod privileges;
+pub mod problem;
+mod read;
+mod role;
+pub mod sandbox;
+mod shape;
+mod topology;
+mod volume;
+mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+pub use cluster::{Cluster, ProxyCa, SandboxApi};
+pub use config::{DriverConfig, Topology};
+pub use object::{Object, to_json, to_yaml};
+pub use privileges::privileges;
+pub use problem::{Document, Errors, Problem};
+pub use sandbox::SandboxSpec;
+
+use plan::Plan;
+use problem::{Problems, settle};
+
+/// The objects of one sandbox, in the order in which to create them.
+///
+/// # Errors
+/// Everything that is wrong with the inputs, by themselves and together; then nothing is rendered.
+pub fn render(config: &DriverConfig, sandbox: &SandboxSpec, cluster: &Cluster) -> Result<Vec<Object>, Errors> {
+    let (of_config, of_sandbox) = (Problems::of(Document::Config), Problems::of(Document::Sandbox));
+    check::config(config, &of_config);
+    check::sandbox(sandbox, &of_sandbox);
+    let plan = Plan::new(config, sandbox, cluster);
+    let mut found = of_config.into_found();
+    found.extend(of_sandbox.into_found());
+    found.extend(check::together(&plan));
+    settle(found, ())?;
+    Ok(topology::objects(&plan))
+}

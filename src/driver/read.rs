@@ -1,0 +1,212 @@
+//! Reads documents field by field and goes on after a mistake, so that all of a file's mistakes are told at once. (serde
+//! stops at the first.)
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::problem::Problems;
+
+/// A table of a document, from which known fields are taken; what is left over is unknown.
+pub(super) struct Table<'p> {
+    path: String,
+    entries: Map<String, Value>,
+    known: Vec<&'static str>,
+    problems: &'p Problems,
+}
+
+impl<'p> Table<'p> {
+    /// The whole document.
+    pub(super) fn root(value: Value, problems: &'p Problems) -> Self {
+        Self::at(String::new(), value, problems)
+    }
+
+    fn at(path: String, value: Value, problems: &'p Problems) -> Self {
+        let entries = match value {
+            Value::Object(entries) => entries,
+            other => {
+                let whole = if path.is_empty() { "the document" } else { &path };
+                problems.with(whole, kind(&other), "a table of fields", "write `field: value` lines, or leave it out");
+                Map::new()
+            }
+        };
+        Self { path, entries, known: Vec::new(), problems }
+    }
+
+    /// The path of one of its fields.
+    pub(super) fn path(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// Where problems go.
+    pub(super) fn problems(&self) -> &'p Problems {
+        self.problems
+    }
+
+    /// A field as it is; null counts as absent, as in Kubernetes.
+    pub(super) fn raw(&mut self, key: &'static str) -> Option<Value> {
+        self.known.push(key);
+        self.entries.remove(key).filter(|value| !value.is_null())
+    }
+
+    /// A string.
+    pub(super) fn string(&mut self, key: &'static str) -> Option<String> {
+        match self.raw(key)? {
+            Value::String(text) => Some(text),
+            other => self.mismatch(key, &other, "a string", "put the value in quotes"),
+        }
+    }
+
+    /// A string, empty where there is none.
+    pub(super) fn text(&mut self, key: &'static str) -> String {
+        self.string(key).unwrap_or_default()
+    }
+
+    /// True or false.
+    pub(super) fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        match self.raw(key)? {
+            Value::Bool(flag) => Some(flag),
+            other => self.mismatch(key, &other, "true or false", "write it without quotes"),
+        }
+    }
+
+    /// A whole number.
+    pub(super) fn number(&mut self, key: &'static str) -> Option<i64> {
+        let value = self.raw(key)?;
+        match value.as_i64() {
+            Some(number) => Some(number),
+            None => self.mismatch(key, &value, "a whole number", "write it without quotes, unit and fraction"),
+        }
+    }
+
+    /// A whole number of 32 bits without sign, with its bounds.
+    pub(super) fn bounded(&mut self, key: &'static str, low: u32, high: u32) -> Option<u32> {
+        let number = self.number(key)?;
+        match u32::try_from(number) {
+            Ok(number) if (low..=high).contains(&number) => Some(number),
+            _ => {
+                self.problems.with(
+                    self.path(key),
+                    number,
+                    format!("a number from {low} to {high}"),
+                    "choose one in that range",
+                );
+                None
+            }
+        }
+    }
+
+    /// One of some words.
+    pub(super) fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Option<T> {
+        let text = self.string(key)?;
+        let found = choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice);
+        if found.is_none() {
+            let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+            self.problems.with(self.path(key), text, format!("one of {}", words.join(", ")), "choose one of them");
+        }
+        found
+    }
+
+    /// A list of strings; `None` where there is no list.
+    pub(super) fn strings(&mut self, key: &'static str) -> Option<Vec<String>> {
+        let path = self.path(key);
+        let items = self.list(key)?;
+        let strings = items.into_iter().enumerate().filter_map(|(index, item)| match item {
+            Value::String(text) => Some(text),
+            other => {
+                self.problems.with(format!("{path}[{index}]"), kind(&other), "a string", "put the value in quotes");
+                None
+            }
+        });
+        Some(strings.collect())
+    }
+
+    fn list(&mut self, key: &'static str) -> Option<Vec<Value>> {
+        match self.raw(key)? {
+            Value::Array(items) => Some(items),
+            other => self.mismatch(key, &other, "a list", "put it in brackets: [one, two]"),
+        }
+    }
+
+    /// A map of strings, in the order of its keys. Values are not told: they may be anyone's secrets.
+    pub(super) fn string_map(&mut self, key: &'static str) -> BTreeMap<String, String> {
+        let path = self.path(key);
+        let mut table = self.table(key);
+        let entries = std::mem::take(&mut table.entries);
+        let strings = entries.into_iter().filter_map(|(name, value)| match value {
+            Value::String(text) => Some((name, text)),
+            _ => {
+                let remedy = "put the value in quotes";
+                self.problems.without(format!("{path}.{name}"), "a string", remedy);
+                None
+            }
+        });
+        strings.collect()
+    }
+
+    /// A table; an empty one where there is none.
+    pub(super) fn table(&mut self, key: &'static str) -> Table<'p> {
+        self.optional_table(key).unwrap_or_else(|| Table {
+            path: self.path(key),
+            entries: Map::new(),
+            known: Vec::new(),
+            problems: self.problems,
+        })
+    }
+
+    /// A table, if there is one.
+    pub(super) fn optional_table(&mut self, key: &'static str) -> Option<Table<'p>> {
+        let value = self.raw(key)?;
+        Some(Table::at(self.path(key), value, self.problems))
+    }
+
+    /// A list of tables; `None` where there is no list.
+    pub(super) fn tables(&mut self, key: &'static str) -> Option<Vec<Table<'p>>> {
+        let path = self.path(key);
+        let items = self.list(key)?.into_iter().enumerate();
+        Some(items.map(|(index, item)| Table::at(format!("{path}[{index}]"), item, self.problems)).collect())
+    }
+
+    /// What is left, kept as it is.
+    pub(super) fn rest(self) -> Map<String, Value> {
+        self.entries
+    }
+
+    /// Tells of every field that is left.
+    pub(super) fn finish(self) {
+        for key in self.entries.keys() {
+            let path = self.path(key);
+            self.problems.without(
+                path,
+                format!("a known field: {}", self.known.join(", ")),
+                "correct its name, or remove it",
+            );
+        }
+    }
+
+    fn mismatch<T>(&self, key: &str, value: &Value, expected: &str, remedy: &str) -> Option<T> {
+        self.problems.with(self.path(key), kind(value), expected, remedy);
+        None
+    }
+}
+
+/// What a value is, told in place of itself: it may be a secret in the wrong place.
+fn kind(value: &Value) -> Kind {
+    Kind(match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a table",
+    })
+}
+
+/// Told without quotes, since it is no value.
+struct Kind(&'static str);
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.0)
+    }
+}

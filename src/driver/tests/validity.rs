@@ -1,0 +1,271 @@
+//! Every object against the types of the Kubernetes API and the rules of its lists, for random valid inputs.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::{apps, core, networking};
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{cluster, containers};
+use crate::driver::cluster::SandboxApi;
+use crate::driver::config::{Affinity, SidecarConfig, Sideload, Topology, UpstreamProxyConfig};
+use crate::driver::sandbox::{UserMount, UserVolume};
+use crate::driver::{DriverConfig, Object, SandboxSpec, render, shape, to_json, to_yaml};
+
+/// Whether the value is one of that type and nothing more: what the type does not know is lost on the way back.
+fn is_whole<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(), String> {
+    let typed: T = serde_json::from_value(value.clone()).map_err(|error| error.to_string())?;
+    let back = serde_json::to_value(&typed).map_err(|error| error.to_string())?;
+    lost(value, &back, String::new()).map_or(Ok(()), |path| Err(format!("{path} is unknown to the API")))
+}
+
+fn lost(given: &Value, back: &Value, path: String) -> Option<String> {
+    match (given, back) {
+        (Value::Object(given), Value::Object(back)) => given.iter().find_map(|(name, value)| match back.get(name) {
+            Some(other) => lost(value, other, format!("{path}.{name}")),
+            // An empty list or map is as good as none to the API's types.
+            None if matches!(value, Value::Array(items) if items.is_empty()) => None,
+            None => Some(format!("{path}.{name}")),
+        }),
+        (Value::Array(given), Value::Array(back)) if given.len() == back.len() => {
+            given.iter().zip(back).enumerate().find_map(|(at, (one, other))| lost(one, other, format!("{path}[{at}]")))
+        }
+        _ if given == back => None,
+        _ => Some(path),
+    }
+}
+
+fn object_is_valid(object: &Object) -> Result<(), String> {
+    let value = object.value();
+    match object.kind() {
+        "Pod" => is_whole::<core::v1::Pod>(value),
+        "ConfigMap" => is_whole::<core::v1::ConfigMap>(value),
+        "Secret" => is_whole::<core::v1::Secret>(value),
+        "Service" => is_whole::<core::v1::Service>(value),
+        "Deployment" => is_whole::<apps::v1::Deployment>(value),
+        "NetworkPolicy" => is_whole::<networking::v1::NetworkPolicy>(value),
+        "Sandbox" => sandbox_is_valid(value),
+        other => Err(format!("{other}: no such kind is rendered")),
+    }
+}
+
+/// The Sandbox resource by its schema: what it has of its own, and the types that it has of others.
+fn sandbox_is_valid(value: &Value) -> Result<(), String> {
+    let known = |value: &Value, fields: &[&str]| {
+        let unknown = value.as_object().and_then(|found| found.keys().find(|key| !fields.contains(&key.as_str())));
+        unknown.map_or(Ok(()), |field| Err(format!("{field} is unknown to the resource")))
+    };
+    let mode = if value["apiVersion"] == "agents.x-k8s.io/v1beta1" { "operatingMode" } else { "replicas" };
+    known(value, &["apiVersion", "kind", "metadata", "spec"])?;
+    known(&value["spec"], &["podTemplate", "volumeClaimTemplates", mode])?;
+    let template = &value["spec"]["podTemplate"];
+    known(template, &["metadata", "spec"])?;
+    known(&template["metadata"], &["labels", "annotations"])?;
+    is_whole::<core::v1::PodSpec>(&template["spec"])?;
+    for claim in value["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten() {
+        known(claim, &["metadata", "spec"])?;
+        is_whole::<core::v1::PersistentVolumeClaimSpec>(&claim["spec"])?;
+    }
+    Ok(())
+}
+
+/// The rules of lists that are maps to the API server, and references that must resolve.
+fn pod_is_sound(object: &Object) -> Result<(), String> {
+    let Some(spec) = object.pod_spec() else { return Ok(()) };
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let once = |what: &str, names: Vec<String>| {
+        let distinct: BTreeSet<&String> = names.iter().collect();
+        if distinct.len() == names.len() { Ok(()) } else { Err(format!("{what} twice in {names:?}")) }
+    };
+    let field = |items: &[Value], name: &str| -> Vec<String> {
+        items.iter().map(|item| item[name].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let mut volumes = field(&list(&spec["volumes"]), "name");
+    volumes.extend(
+        list(&object.value()["spec"]["volumeClaimTemplates"])
+            .iter()
+            .map(|claim| claim["metadata"]["name"].as_str().unwrap_or_default().to_owned()),
+    );
+    once("a volume", volumes.clone())?;
+    once("a container", containers(spec).map(|container| container["name"].to_string()).collect())?;
+    let mut used = BTreeSet::new();
+    for container in containers(spec) {
+        let mounts = list(&container["volumeMounts"]);
+        once("a mount", field(&mounts, "mountPath"))?;
+        once("a variable", field(&list(&container["env"]), "name"))?;
+        for volume in field(&mounts, "name") {
+            if !volumes.contains(&volume) {
+                return Err(format!("no volume {volume} for {}", container["name"]));
+            }
+            used.insert(volume);
+        }
+        let name = container["name"].as_str().unwrap_or_default();
+        if !shape::is_dns_label(name) {
+            return Err(format!("{name} is no DNS label"));
+        }
+    }
+    let unused = volumes
+        .iter()
+        .find(|volume| !used.contains(*volume) && crate::driver::names::volume::ALL.contains(&volume.as_str()));
+    unused.map_or(Ok(()), |volume| Err(format!("nobody mounts {volume}")))
+}
+
+fn all_is_well(objects: &[Object]) -> Result<(), String> {
+    for object in objects {
+        let told = |error: String| format!("{} {}: {error}\n{}", object.kind(), object.name(), object.to_yaml());
+        object_is_valid(object).map_err(told)?;
+        pod_is_sound(object).map_err(told)?;
+        if !shape::is_dns_label(object.name()) {
+            return Err(told("no DNS label".into()));
+        }
+        let read: Value = serde_saphyr::from_str(&object.to_yaml()).map_err(|error| told(error.to_string()))?;
+        if read != *object.value() {
+            return Err(told("its YAML says something else".into()));
+        }
+    }
+    Ok(())
+}
+
+fn word() -> impl Strategy<Value = String> {
+    "[a-z]([a-z0-9-]{0,8}[a-z0-9])?"
+}
+
+fn configs() -> impl Strategy<Value = DriverConfig> {
+    let topologies = prop::sample::select(Topology::ALL.map(|(_, topology)| topology).to_vec());
+    let affinities = prop::sample::select(vec![Affinity::Disabled, Affinity::Preferred, Affinity::Required]);
+    (
+        topologies,
+        any::<[bool; 9]>(),
+        (word(), 1000..u32::MAX - 1, 1000..u32::MAX - 1),
+        affinities,
+        prop::option::of(1..999_u32),
+        any::<i64>(),
+    )
+        .prop_map(|(topology, flags, (name, uid, gid), affinity, sandbox_uid, ttl)| {
+            let mut config = DriverConfig { topology, sandbox_uid, sa_token_ttl_secs: ttl, ..DriverConfig::default() };
+            let sideload = if flags[0] { Sideload::ImageVolume } else { Sideload::InitContainer };
+            config.sidecar = SidecarConfig { proxy_uid: uid, proxy_gid: gid, binary_aware: flags[1] };
+            config.supervisor_sideload_method = sideload;
+            config.enable_user_namespaces = flags[2];
+            config.proxy_pod.affinity = affinity;
+            if flags[3] {
+                config.grpc_endpoint = Some("https://gateway:1".into());
+            }
+            if flags[4] {
+                config.client_tls_secret_name.clone_from(&name);
+            }
+            if flags[5] {
+                config.provider_spiffe_workload_api_socket_path = format!("/{name}/s");
+            }
+            if flags[6] {
+                let secret = matches!(topology, Topology::Sidecar | Topology::CniSidecar);
+                config.upstream_proxy = UpstreamProxyConfig {
+                    url: Some("http://p:1".into()),
+                    no_proxy: Some("*".into()),
+                    secret: secret.then(|| (name.clone(), "k".into())),
+                    allow_insecure: secret,
+                    by_hostname: true,
+                };
+            }
+            if flags[7] {
+                config.image_pull_secrets = vec![name.clone()];
+                config.host_gateway_ip = "10.0.0.1".into();
+            }
+            if flags[8] {
+                config.default_runtime_class_name = "runc".into();
+                config.workspace_storage_class = name;
+            }
+            config
+        })
+}
+
+fn sandboxes() -> impl Strategy<Value = SandboxSpec> {
+    (
+        ("[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", word(), word()),
+        prop::collection::vec(".{1,20}", 1..4),
+        prop::collection::btree_map("[A-NP-Z_]{1,6}", "[ -~äß\n\u{2028}]{0,20}", 0..4),
+        prop::collection::btree_map(word(), word(), 0..4),
+        prop::collection::btree_set(word(), 0..4),
+        any::<[bool; 6]>(),
+        prop::option::of(1..9_u32),
+    )
+        .prop_map(|((id, name, workspace), command, environment, labels, volumes, flags, gpu)| {
+            let command: Vec<String> = command.into_iter().map(|word| word.replace('\0', "0")).collect();
+            let mut sandbox = SandboxSpec {
+                id,
+                name,
+                workspace,
+                command,
+                environment,
+                labels,
+                gpu,
+                tty: flags[0],
+                ..SandboxSpec::default()
+            };
+            sandbox.persistent_workspace = flags[1];
+            if flags[2] {
+                let policy = serde_json::json!({"version": 1, "a": [[], {}, [1, "x\n y\n"], {"b": null}], "$": "no"});
+                sandbox.policy = policy.as_object().cloned();
+            }
+            if flags[3] {
+                sandbox.log_level = "debug".into();
+            }
+            sandbox.resources.cpu_limit = flags[4].then(|| "2".into());
+            let volumes: Vec<String> = volumes
+                .into_iter()
+                .filter(|name| !crate::driver::names::volume::ALL.contains(&name.as_str()))
+                .collect();
+            for volume in &volumes {
+                let below = if flags[5] { "/sandbox" } else { "/mnt" };
+                sandbox.driver_config.volumes.push(UserVolume {
+                    name: volume.clone(),
+                    claim_name: volume.clone(),
+                    read_only: flags[0],
+                });
+                sandbox.driver_config.volume_mounts.push(UserMount {
+                    name: volume.clone(),
+                    mount_path: format!("{below}/{volume}"),
+                    sub_path: flags[1].then(|| "a/b".into()),
+                    read_only: true,
+                });
+            }
+            sandbox
+        })
+}
+
+fn apis() -> impl Strategy<Value = Option<SandboxApi>> {
+    prop::sample::select(vec![None, Some(SandboxApi::V1Beta1), Some(SandboxApi::V1Alpha1)])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_rendered_from_any_valid_input_is_what_the_api_takes(
+        config in configs(), sandbox in sandboxes(), api in apis(), stopped: bool,
+    ) {
+        let cluster = crate::driver::Cluster { stopped, ..cluster(api) };
+        let objects = render(&config, &sandbox, &cluster).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
+        all_is_well(&objects).map_err(TestCaseError::fail)?;
+        let again = render(&config, &sandbox, &cluster).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
+        prop_assert_eq!(to_yaml(&objects), to_yaml(&again));
+        prop_assert!(serde_json::from_str::<Value>(&to_json(&objects)).is_ok());
+    }
+}
+
+#[test]
+fn what_the_api_does_not_know_is_found() {
+    let objects = super::of(Topology::Sidecar, super::LOCAL, super::SANDBOX, None);
+    let pod = objects.last().expect("a pod").value().clone();
+    assert_eq!(is_whole::<core::v1::Pod>(&pod), Ok(()));
+    for at in ["/spec", "/spec/containers/0", "/spec/containers/0/securityContext", "/spec/volumes/0"] {
+        let mut wrong = pod.clone();
+        wrong.pointer_mut(at).expect("a place")["surplus"] = Value::Bool(true);
+        assert!(is_whole::<core::v1::Pod>(&wrong).is_err(), "{at}");
+    }
+    let mut wrong = pod;
+    wrong["spec"]["containers"][0]["securityContext"]["runAsUser"] = Value::from("1000");
+    assert!(is_whole::<core::v1::Pod>(&wrong).is_err());
+}

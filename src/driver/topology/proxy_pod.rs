@@ -1,0 +1,241 @@
+//! `proxy-pod`: an agent's pod to which nothing is added, and the proxy in a pod of its own. What keeps the workload from
+//! going around it are two NetworkPolicies.
+//!
+//! The fence, which is the agent's egress policy, comes first and is owned by nobody: garbage collection knows no order
+//! among siblings, and a workload that outlived its fence would be free.
+
+use serde_json::{Value, json};
+
+use super::{agent_init, gateway, spiffe};
+use crate::contract::{CLIENT_TLS_DIRECTORY, PROXY_CLIENT_TLS, PROXY_PORT, PROXY_TLS_DIRECTORY};
+use crate::driver::cluster::{ProxyCa, SandboxApi};
+use crate::driver::config::{Affinity, Peer};
+use crate::driver::container::{Container, Mount, Security};
+use crate::driver::names::{self, annotation, ca, companion, container, label, path, volume as names_of};
+use crate::driver::object::{Fields, Object, strings};
+use crate::driver::plan::Plan;
+use crate::driver::pod::{Pod, identity_labels, named};
+use crate::driver::{role, volume};
+
+/// Mode of the certificate, which is no secret.
+const EVERYBODY_READS: u32 = 0o444;
+/// What the proxy reserves: some measured 16 MB, and little of a processor until somebody asks for something.
+const RESERVED: [(&str, &str); 2] = [("cpu", "50m"), ("memory", "32Mi")];
+
+pub(super) fn objects(plan: &Plan<'_>) -> Vec<Object> {
+    let mut objects = vec![agent_egress(plan)];
+    objects.extend(super::policy(plan));
+    objects.push(agent_pod(plan).object(plan));
+    objects.extend(plan.cluster.proxy_ca.as_ref().map(|ca| ca_secret(plan, ca)));
+    objects.extend([service(plan), supervisor_ingress(plan), deployment(plan)]);
+    objects
+}
+
+fn service_dns(plan: &Plan<'_>) -> String {
+    format!("{}.{}.svc.cluster.local", companion(companion::SERVICE, &plan.sandbox.id), plan.namespace)
+}
+
+fn agent_pod(plan: &Plan<'_>) -> Pod {
+    let reader = volume::Reader::Group;
+    let proxy = format!("{}:{PROXY_PORT}", service_dns(plan));
+    let mut pod = Pod::agent(plan);
+    pod.labels = vec![(label::ROLE, label::AGENT.into())];
+    pod.volumes.extend([
+        volume::empty(names_of::TMP),
+        ca_volume(plan, &[ca::CERTIFICATE], EVERYBODY_READS),
+        volume::empty(names_of::CA_TRUST),
+    ]);
+    for optional in [volume::policy(plan), volume::token(plan, reader), volume::client_tls(plan, reader)] {
+        pod.volumes.extend(optional);
+    }
+    pod.init = agent_init(plan);
+    pod.init.extend([trust(plan), verify_policy(plan), wait(plan, &proxy)]);
+    let mut flags = role::policy_flag(plan);
+    flags.push("--fence=elsewhere".into());
+    let agent = role::agent(plan, Security::none(plan.workload), "process", flags)
+        .environment([(names::env::PROXY_URL, format!("http://{proxy}"))])
+        .mounts([Mount::read_only(names_of::CA_TRUST, PROXY_TLS_DIRECTORY)])
+        .mounts(role::policy_mount(plan));
+    // No SPIFFE here, and no CA key: who gives credentials out is the proxy alone.
+    pod.containers = vec![gateway(plan, agent, CLIENT_TLS_DIRECTORY, true)];
+    pod.fs_group = Some(plan.workload.gid);
+    pod.affinity = affinity(plan);
+    pod
+}
+
+/// A container of the agent's pod that calls a role once.
+fn once(plan: &Plan<'_>, name: &'static str, role_name: &str, flags: impl IntoIterator<Item = String>) -> Container {
+    role::supervisor(plan, name, Security::none(plan.workload)).command(path::SUPERVISOR, role_name, flags)
+}
+
+/// Installs the CA beside the agent image's own bundle.
+fn trust(plan: &Plan<'_>) -> Container {
+    let certificate = format!("{}/{}", path::CA_DIRECTORY, ca::CERTIFICATE);
+    once(plan, container::TRUST, "trust", [certificate, PROXY_TLS_DIRECTORY.to_owned()]).mounts([
+        Mount::read_only(names_of::CA_SOURCE, path::CA_DIRECTORY),
+        Mount::read_write(names_of::CA_TRUST, PROXY_TLS_DIRECTORY),
+    ])
+}
+
+/// Proves that the cluster enforces NetworkPolicies at all.
+fn verify_policy(plan: &Plan<'_>) -> Container {
+    once(plan, container::VERIFY_FENCE, "verify-fence", ["--network-policy".to_owned()])
+}
+
+fn wait(plan: &Plan<'_>, proxy: &str) -> Container {
+    once(plan, container::WAIT, "wait-for-tcp", [proxy.to_owned()])
+}
+
+fn deployment(plan: &Plan<'_>) -> Object {
+    let reader = volume::Reader::Group;
+    let tls = format!("{PROXY_TLS_DIRECTORY}/{PROXY_CLIENT_TLS}");
+    let flags = [
+        format!("--bind=0.0.0.0:{PROXY_PORT}"),
+        format!("--ca-cert={}/{}", path::CA_DIRECTORY, ca::CERTIFICATE),
+        format!("--ca-key={}/{}", path::CA_DIRECTORY, ca::KEY),
+        // There is no process of the workload's here to identify.
+        "--binary-identity=relaxed".into(),
+    ];
+    let mut network = role::network(plan, Security::none(plan.proxy), flags)
+        .mounts([Mount::read_only(names_of::CA_SOURCE, path::CA_DIRECTORY)]);
+    network.ports = vec![("http-proxy", PROXY_PORT)];
+    network.resources = json!({"requests": Fields::from_pairs(RESERVED).build()});
+    let mut pod = Pod { restart_policy: "Always", ..Pod::default() };
+    pod.labels = vec![(label::ROLE, label::SUPERVISOR.into())];
+    pod.volumes = vec![ca_volume(plan, &[ca::CERTIFICATE, ca::KEY], 0o440)];
+    for optional in
+        [volume::policy(plan), volume::token(plan, reader), volume::client_tls(plan, reader), volume::spiffe(plan)]
+    {
+        pod.volumes.extend(optional);
+    }
+    pod.containers = vec![spiffe(plan, gateway(plan, network, &tls, true))];
+    pod.fs_group = Some(plan.proxy.gid);
+    let spec = Fields::new()
+        .with("replicas", i32::from(!plan.cluster.stopped))
+        // Two proxies at a time would be two policies at a time.
+        .with("strategy", json!({"type": "Recreate"}))
+        .with("selector", json!({"matchLabels": role_labels(plan, label::SUPERVISOR)}))
+        .with("template", pod.template(plan));
+    let metadata = companion_metadata(plan, companion::SUPERVISOR, label::SUPERVISOR, Owner::Controller);
+    Object::new("apps/v1", "Deployment", metadata, Fields::new().with("spec", spec))
+}
+
+/// Without an address of its own: the name leads to the pod, and before it is ready too, so that waiting is all there is.
+fn service(plan: &Plan<'_>) -> Object {
+    let spec = Fields::new()
+        .with("clusterIP", "None")
+        .with("publishNotReadyAddresses", true)
+        .with("selector", role_labels(plan, label::SUPERVISOR))
+        .with(
+            "ports",
+            json!([{"name": "http-proxy", "port": PROXY_PORT, "targetPort": PROXY_PORT, "protocol": "TCP"}]),
+        );
+    let metadata = companion_metadata(plan, companion::SERVICE, label::SUPERVISOR, Owner::Sandbox);
+    Object::new("v1", "Service", metadata, Fields::new().with("spec", spec))
+}
+
+fn ca_secret(plan: &Plan<'_>, given: &ProxyCa) -> Object {
+    let data = Fields::new().with(ca::CERTIFICATE, given.certificate.as_str()).with(ca::KEY, given.key.as_str());
+    let metadata = companion_metadata(plan, companion::CA, label::SUPERVISOR, Owner::Sandbox);
+    Object::new("v1", "Secret", metadata, Fields::new().with("type", "Opaque").with("stringData", data))
+}
+
+fn ca_volume(plan: &Plan<'_>, keys: &[&str], mode: u32) -> Value {
+    let items: Vec<Value> = keys.iter().map(|key| json!({"key": key, "path": key})).collect();
+    let name = companion(companion::CA, &plan.sandbox.id);
+    json!({"name": names_of::CA_SOURCE, "secret": {"secretName": name, "defaultMode": mode, "items": items}})
+}
+
+/// The fence: the proxy, DNS and the gateway, and nothing else.
+fn agent_egress(plan: &Plan<'_>) -> Object {
+    let config = &plan.config.proxy_pod;
+    let proxy = json!({
+        "to": [{"podSelector": {"matchLabels": role_labels(plan, label::SUPERVISOR)}}],
+        "ports": [{"protocol": "TCP", "port": PROXY_PORT}],
+    });
+    let mut rules = vec![proxy];
+    rules.extend(config.dns_peers.iter().filter_map(|peer| rule(peer, &["UDP", "TCP"])));
+    rules.extend(config.gateway_peers.iter().filter_map(|peer| rule(peer, &["TCP"])));
+    let spec = Fields::new()
+        .with("podSelector", json!({"matchLabels": role_labels(plan, label::AGENT)}))
+        .with("policyTypes", vec!["Egress"])
+        .with("egress", rules);
+    let metadata = companion_metadata(plan, companion::EGRESS, label::AGENT, Owner::Nobody);
+    Object::new("networking.k8s.io/v1", "NetworkPolicy", metadata, Fields::new().with("spec", spec))
+}
+
+/// An empty peer would select everything, so it is no rule.
+fn rule(peer: &Peer, protocols: &[&str]) -> Option<Value> {
+    let selector = |labels| Fields::new().maybe("matchLabels", strings(labels)).build();
+    let mut to = Fields::new();
+    if !peer.namespace_selector.is_empty() {
+        to = to.with("namespaceSelector", selector(&peer.namespace_selector));
+    }
+    if !peer.pod_selector.is_empty() {
+        to = to.with("podSelector", selector(&peer.pod_selector));
+    }
+    let ports: Vec<Value> = protocols.iter().map(|protocol| json!({"protocol": protocol, "port": peer.port})).collect();
+    (!peer.is_empty()).then(|| json!({"to": [to.build()], "ports": ports}))
+}
+
+fn supervisor_ingress(plan: &Plan<'_>) -> Object {
+    let agent = json!({
+        "from": [{"podSelector": {"matchLabels": role_labels(plan, label::AGENT)}}],
+        "ports": [{"protocol": "TCP", "port": PROXY_PORT}],
+    });
+    let spec = Fields::new()
+        .with("podSelector", json!({"matchLabels": role_labels(plan, label::SUPERVISOR)}))
+        .with("policyTypes", vec!["Ingress"])
+        .with("ingress", vec![agent]);
+    let metadata = companion_metadata(plan, companion::INGRESS, label::SUPERVISOR, Owner::Sandbox);
+    Object::new("networking.k8s.io/v1", "NetworkPolicy", metadata, Fields::new().with("spec", spec))
+}
+
+fn affinity(plan: &Plan<'_>) -> Value {
+    let term = json!({
+        "labelSelector": {"matchLabels": role_labels(plan, label::SUPERVISOR)},
+        "topologyKey": "kubernetes.io/hostname",
+    });
+    match plan.config.proxy_pod.affinity {
+        Affinity::Disabled => Value::Null,
+        Affinity::Preferred => json!({"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 100, "podAffinityTerm": term},
+        ]}}),
+        Affinity::Required => json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}),
+    }
+}
+
+fn role_labels(plan: &Plan<'_>, role: &str) -> Value {
+    Fields::new().with(label::SANDBOX_ID, plan.sandbox.id.as_str()).with(label::ROLE, role).build()
+}
+
+/// Whose end is the companion's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    Sandbox,
+    /// The Sandbox, as its controller: the gateway follows that chain from the proxy's pod.
+    Controller,
+}
+
+fn companion_metadata(plan: &Plan<'_>, prefix: &str, role: &str, owner: Owner) -> Value {
+    let metadata = named(&companion(prefix, &plan.sandbox.id), plan)
+        .with("labels", identity_labels(plan).with(label::ROLE, role))
+        .with("annotations", Fields::new().with(annotation::SANDBOX_ID, plan.sandbox.id.as_str()));
+    let (Some(uid), Some(api)) = (&plan.cluster.sandbox_uid, plan.cluster.sandbox_api) else { return metadata.build() };
+    if owner == Owner::Nobody {
+        metadata.build()
+    } else {
+        metadata.with("ownerReferences", vec![owned(plan, uid, api, owner)]).build()
+    }
+}
+
+fn owned(plan: &Plan<'_>, uid: &str, api: SandboxApi, owner: Owner) -> Value {
+    let reference = Fields::new()
+        .with("apiVersion", api.api_version())
+        .with("kind", "Sandbox")
+        .with("name", plan.name.as_str())
+        .with("uid", uid);
+    let reference = if owner == Owner::Controller { reference.with("controller", true) } else { reference };
+    reference.with("blockOwnerDeletion", false).build()
+}
