@@ -348,7 +348,9 @@ fn a_token_that_the_kubelet_renews_reaches_the_plugin() {
     let token = node.renew();
     node.api.expire(&old);
     eventually("the cluster has been told everything", || {
-        node.api.object(NODE_PATH).expect("the node")["spec"]["taints"].as_array().is_some_and(|taints| taints.len() == 1)
+        node.api.object(NODE_PATH).expect("the node")["spec"]["taints"]
+            .as_array()
+            .is_some_and(|taints| taints.len() == 1)
     });
     let stories = node.story().len();
     // At the next look; half a minute at most, or when anything happens.

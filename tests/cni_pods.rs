@@ -16,6 +16,7 @@ use crate::world::World;
 fn sandbox() -> Manifest {
     let mut manifest = Manifest::of("cni-sidecar.yaml");
     manifest.policy(POLICY);
+    manifest.workload(&["sleep", "1000"]);
     manifest.programs_of_this_machine(Some("agent"));
     manifest
 }
