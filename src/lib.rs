@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod contract;
+pub mod driver;
 
 #[cfg(feature = "supervisor")]
 pub mod attribution;

@@ -139,12 +139,15 @@ fn add_may_come_again_check_tells_and_del_always_succeeds() {
     call("DEL").answer().expect("");
 }
 
+/// What it is called, the error that it comes to, and how it is made.
+type Trouble = (&'static str, u64, fn(&Node));
+
 #[test]
 fn a_sandbox_that_cannot_be_looked_up_gets_no_network() {
     let world = World::new();
     let pod = world.machine_namespace();
     // Each on a node of its own, at the same time: some take as long as the plugin is patient.
-    let broken: [(&str, u64, fn(&Node)); 13] = [
+    let broken: [Trouble; 13] = [
         ("down", 11, |node| node.api.set_mode(Mode::Down)),
         ("silent", 11, |node| node.api.set_mode(Mode::Silent)),
         ("stalled", 11, |node| node.api.set_mode(Mode::Stalled)),

@@ -5,6 +5,7 @@
 
 mod check;
 pub mod cluster;
+mod companion;
 pub mod config;
 mod container;
 pub mod names;

@@ -148,3 +148,112 @@ fn is_plain(text: &str) -> bool {
         && !text.ends_with(':')
         && !WORDS.contains(&text.to_ascii_lowercase().as_str())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Anything, often of what readers take for something else.
+    fn values() -> impl Strategy<Value = Value> {
+        let words = prop::sample::select(vec![
+            "",
+            "yes",
+            "No",
+            "null",
+            "~",
+            "1",
+            "1e3",
+            "0x1",
+            "-",
+            "--",
+            "- a",
+            "a: b",
+            "a #b",
+            "#",
+            "&a",
+            "*a",
+            "!a",
+            "|",
+            ">",
+            "%a",
+            "@",
+            "`",
+            "{",
+            "[",
+            "'",
+            "\"",
+            "\\",
+            "2001-01-01",
+            ".inf",
+            "=",
+            "<<",
+            "?",
+            "a:",
+            " a",
+            "a ",
+            "---",
+            "...",
+            "a\nb",
+            "a\n b\n",
+            "\na\n",
+            "a\n\n",
+            "a\n\nb",
+            "\ta\nb",
+            "a\u{85}b\nc",
+            "a\r\nb",
+            "\u{2028}\n",
+            "\u{feff}a\nb",
+            "'\"",
+            "a\tb\nc",
+            "a \n b",
+            " a\nb",
+            "\na\nb",
+            "a\nb\n\n",
+            "a\n\n\nb\n",
+        ]);
+        let text = prop_oneof![words.prop_map(str::to_owned), "(?s).{0,8}"];
+        let leaf = prop_oneof![
+            text.clone().prop_map(Value::String),
+            any::<i64>().prop_map(Value::from),
+            any::<bool>().prop_map(Value::from),
+            Just(Value::Null),
+        ];
+        leaf.prop_recursive(4, 24, 4, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map(text.clone(), inner, 0..4)
+                    .prop_map(|entries| Value::Object(entries.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_as_it_was(value in values()) {
+            let text = write(&value);
+            let read: Value = serde_saphyr::from_str(&text).map_err(|error| TestCaseError::fail(format!("{error}: {text}")))?;
+            prop_assert_eq!(read, value, "{}", text);
+        }
+    }
+
+    #[test]
+    fn a_text_stands_as_lines_where_its_reader_gets_every_byte_of_it_back() {
+        for text in ["a\nb", "a\nb\n", "a\n b\n", "a\n\nb\n"] {
+            assert!(write(&json!({ "k": text })).starts_with("k: |"), "{text:?}");
+        }
+        for text in ["a", "a\n", "a\nb\n\n", " a\nb", "\na\nb", "\ta\nb", "a\r\nb", "a\u{85}\nb", "a\u{2028}\nb"] {
+            assert!(!write(&json!({ "k": text })).contains('|'), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_older_readers_take_for_something_else_is_quoted() {
+        let text = write(&json!(["yes", "on", "n", "1_000", "0o17", "12:30:45", "a", "--a=b", "it's \"so\""]));
+        let expected =
+            "- \"yes\"\n- \"on\"\n- \"n\"\n- \"1_000\"\n- \"0o17\"\n- \"12:30:45\"\n- a\n- --a=b\n- 'it''s \"so\"'\n";
+        assert_eq!(text, expected);
+    }
+}

@@ -15,7 +15,7 @@ pub(in crate::driver) fn together(plan: &Plan<'_>) -> Vec<Problem> {
     ids(plan, &config);
     of_topology(plan, &config);
     names(plan, &sandbox);
-    runtime(plan, &sandbox);
+    runtime(plan, &config, &sandbox);
     spiffe(plan, &sandbox);
     if plan.sandbox.gpu.is_some() && plan.cluster.has_gpu == Some(false) {
         let remedy = "add a node with GPUs and their device plugin, or remove the field";
@@ -80,7 +80,7 @@ fn names(plan: &Plan<'_>, problems: &Problems) {
 
 /// A fence of the pod's namespace binds what passes the node's IP layer there. gVisor has its own, without nf_tables; and
 /// what a virtual machine sends is taken off the link before the node's plugin could refuse it.
-fn runtime(plan: &Plan<'_>, problems: &Problems) {
+fn runtime(plan: &Plan<'_>, config: &Problems, sandbox: &Problems) {
     let (topology, runtime) = (plan.config.topology, plan.sandboxed_runtime());
     let expected = match (topology, runtime) {
         (Topology::Combined | Topology::Sidecar | Topology::CniSidecar, Some(SandboxedRuntime::Gvisor)) => {
@@ -90,7 +90,16 @@ fn runtime(plan: &Plan<'_>, problems: &Problems) {
         _ => return,
     };
     let expected = format!("{expected} in topology {}", topology.name());
-    problems.with("runtime class", plan.runtime_class, expected, "use topology proxy-pod with it, or another class");
+    let named = |class: &Option<String>| class.as_ref().is_some_and(|class| !class.is_empty());
+    let (problems, path) = if named(&plan.sandbox.platform_config.runtime_class_name) {
+        (sandbox, "platform_config.runtime_class_name")
+    } else if named(&plan.sandbox.driver_config.runtime_class_name) {
+        (sandbox, "driver_config.pod.runtime_class_name")
+    } else {
+        (config, "default_runtime_class_name")
+    };
+    let remedy = "use topology proxy-pod with it, or another class";
+    problems.with(path, plan.runtime_class.unwrap_or_default(), expected, remedy);
 }
 
 fn spiffe(plan: &Plan<'_>, problems: &Problems) {

@@ -16,11 +16,11 @@ fn the_table_says_what_seed_001_says_of_each_topology() {
         with.map(|row| (row.container, row.capabilities)).collect()
     };
     let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let network = ("openshell-supervisor-network".to_owned(), list(&["SYS_PTRACE", "DAC_READ_SEARCH"]));
+    let network = || ("openshell-supervisor-network".to_owned(), list(&["SYS_PTRACE", "DAC_READ_SEARCH"]));
     assert_eq!(added(Topology::ProxyPod), []);
-    assert_eq!(added(Topology::CniSidecar), [network.clone()]);
+    assert_eq!(added(Topology::CniSidecar), [network()]);
     let init = ("openshell-network-init".to_owned(), list(&["NET_ADMIN", "CHOWN"]));
-    assert_eq!(added(Topology::Sidecar), [init, network]);
+    assert_eq!(added(Topology::Sidecar), [init, network()]);
     assert_eq!(added(Topology::Combined).len(), 1);
     for (_, topology) in Topology::ALL {
         for row in rows(topology, "") {

@@ -119,6 +119,15 @@ fn nothing_of_a_gateways_is_rendered_without_one_and_none_of_it_where_it_is_not_
 }
 
 #[test]
+fn no_group_of_the_workloads_reads_credentials_in_its_own_container_unless_a_claim_needs_one() {
+    for (more, expected) in [("persistent_workspace: false\n", Value::Null), ("", Value::from(1000))] {
+        let settings = format!("{LOCAL}{GATEWAY}");
+        let objects = of(Topology::Combined, &settings, &format!("{SANDBOX}{more}"), Some(SandboxApi::V1Beta1));
+        assert_eq!(agent_spec(&objects)["securityContext"]["fsGroup"], expected);
+    }
+}
+
+#[test]
 fn the_policy_is_where_it_is_read_and_nowhere_else() {
     for (name, topology) in Topology::ALL {
         let objects = of(topology, LOCAL, SANDBOX, None);
@@ -252,6 +261,7 @@ fn the_agents_fence_is_created_first_belongs_to_nobody_and_has_no_rule_for_an_em
     }
     let owners = |object: &Object| object.value()["metadata"]["ownerReferences"].clone();
     assert!(owners(&objects[0]).is_null());
+    assert_eq!(owners(&objects[1])[0]["uid"], "uid", "the policy goes with the Sandbox");
     for companion in &objects[3..] {
         assert_eq!(owners(companion)[0]["uid"], "uid", "{}", companion.kind());
         assert_eq!(owners(companion)[0]["controller"] == true, companion.kind() == "Deployment");
@@ -274,4 +284,23 @@ fn names_of_companions_are_labels_and_differ_where_ids_do() {
     let names: std::collections::BTreeSet<String> = odd.iter().map(|id| name(id)).collect();
     assert_eq!(names.len(), odd.len());
     assert!(names.iter().all(|name| crate::driver::shape::is_dns_label(name)), "{names:?}");
+}
+
+#[test]
+fn every_volume_of_the_drivers_has_a_name_that_users_cannot_take() {
+    let mut seen = std::collections::BTreeSet::new();
+    for (_, topology) in Topology::ALL {
+        let secret = "https_proxy = \"http://p:1\"\nproxy_auth_secret_name = \"s\"\nproxy_auth_secret_key = \"k\"\n\
+                      proxy_auth_allow_insecure = true\n";
+        let secret = if matches!(topology, Topology::Sidecar | Topology::CniSidecar) { secret } else { "" };
+        for api in [None, Some(SandboxApi::V1Beta1)] {
+            let objects = of(topology, &format!("{LOCAL}{GATEWAY}{secret}"), SANDBOX, api);
+            for spec in objects.iter().filter_map(Object::pod_spec) {
+                seen.extend(names_of(&spec["volumes"]).into_iter().map(str::to_owned));
+            }
+        }
+    }
+    let reserved: std::collections::BTreeSet<String> =
+        names::volume::ALL.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(seen, reserved);
 }

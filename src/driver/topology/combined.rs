@@ -32,6 +32,7 @@ pub(super) fn pod(plan: &Plan<'_>) -> Pod {
     let mut agent = spiffe(plan, gateway(plan, agent, CLIENT_TLS_DIRECTORY, true));
     agent.readiness = role::readiness(path::SIDELOADED);
     pod.containers = vec![agent];
-    pod.fs_group = Some(plan.workload.gid);
+    // Only for a claim, which would be root's: with it the kubelet lets that group read mounted credentials as well.
+    pod.fs_group = plan.claims_workspace().then_some(plan.workload.gid);
     pod
 }

@@ -5,12 +5,12 @@ mod combined;
 mod proxy_pod;
 mod sidecar;
 
+use super::companion::{self, Owner};
 use super::config::{Sideload, Topology};
 use super::container::{Container, Mount};
-use super::names::{self, companion, path, volume};
+use super::names::{self, path, volume};
 use super::object::{Fields, Object};
 use super::plan::Plan;
-use super::pod::{identity_labels, named};
 use super::{role, yaml};
 use crate::contract::{CLIENT_TLS_FILES, IMAGE_POLICY_PATH};
 
@@ -33,8 +33,8 @@ fn policy(plan: &Plan<'_>) -> Option<Object> {
     let policy = plan.sandbox.policy.as_ref()?;
     let file = IMAGE_POLICY_PATH.rsplit_once('/').map_or(IMAGE_POLICY_PATH, |(_, file)| file);
     let text = yaml::write(&serde_json::Value::Object(policy.clone()));
-    let metadata = named(&companion(companion::POLICY, &plan.sandbox.id), plan).with("labels", identity_labels(plan));
-    Some(Object::new("v1", "ConfigMap", metadata.build(), Fields::new().with("data", Fields::new().with(file, text))))
+    let metadata = companion::metadata(plan, names::companion::POLICY, None, Owner::Sandbox);
+    Some(Object::new("v1", "ConfigMap", metadata, Fields::new().with("data", Fields::new().with(file, text))))
 }
 
 /// What comes before the workload whatever the topology: the executable, and a claimed workspace's first content.

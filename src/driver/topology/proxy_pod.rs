@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 
 use super::{agent_init, gateway, spiffe};
 use crate::contract::{CLIENT_TLS_DIRECTORY, PROXY_CLIENT_TLS, PROXY_PORT, PROXY_TLS_DIRECTORY};
-use crate::driver::cluster::{ProxyCa, SandboxApi};
+use crate::driver::cluster::ProxyCa;
+use crate::driver::companion::{self, Owner};
 use crate::driver::config::{Affinity, Peer};
 use crate::driver::container::{Container, Mount, Security};
-use crate::driver::names::{self, annotation, ca, companion, container, label, path, volume as names_of};
+use crate::driver::names::{self, ca, container, label, path, volume as names_of};
 use crate::driver::object::{Fields, Object, strings};
 use crate::driver::plan::Plan;
-use crate::driver::pod::{Pod, identity_labels, named};
+use crate::driver::pod::Pod;
 use crate::driver::{role, volume};
 
 /// Mode of the certificate, which is no secret.
@@ -32,7 +33,7 @@ pub(super) fn objects(plan: &Plan<'_>) -> Vec<Object> {
 }
 
 fn service_dns(plan: &Plan<'_>) -> String {
-    format!("{}.{}.svc.cluster.local", companion(companion::SERVICE, &plan.sandbox.id), plan.namespace)
+    format!("{}.{}.svc.cluster.local", names::companion(names::companion::SERVICE, &plan.sandbox.id), plan.namespace)
 }
 
 fn agent_pod(plan: &Plan<'_>) -> Pod {
@@ -68,7 +69,7 @@ fn once(plan: &Plan<'_>, name: &'static str, role_name: &str, flags: impl IntoIt
     role::supervisor(plan, name, Security::none(plan.workload)).command(path::SUPERVISOR, role_name, flags)
 }
 
-/// Installs the CA beside the agent image's own bundle.
+/// Installs the CA, and the bundle with it, for the workload.
 fn trust(plan: &Plan<'_>) -> Container {
     let certificate = format!("{}/{}", path::CA_DIRECTORY, ca::CERTIFICATE);
     once(plan, container::TRUST, "trust", [certificate, PROXY_TLS_DIRECTORY.to_owned()]).mounts([
@@ -116,7 +117,7 @@ fn deployment(plan: &Plan<'_>) -> Object {
         .with("strategy", json!({"type": "Recreate"}))
         .with("selector", json!({"matchLabels": role_labels(plan, label::SUPERVISOR)}))
         .with("template", pod.template(plan));
-    let metadata = companion_metadata(plan, companion::SUPERVISOR, label::SUPERVISOR, Owner::Controller);
+    let metadata = companion::metadata(plan, names::companion::SUPERVISOR, Some(label::SUPERVISOR), Owner::Controller);
     Object::new("apps/v1", "Deployment", metadata, Fields::new().with("spec", spec))
 }
 
@@ -130,19 +131,19 @@ fn service(plan: &Plan<'_>) -> Object {
             "ports",
             json!([{"name": "http-proxy", "port": PROXY_PORT, "targetPort": PROXY_PORT, "protocol": "TCP"}]),
         );
-    let metadata = companion_metadata(plan, companion::SERVICE, label::SUPERVISOR, Owner::Sandbox);
+    let metadata = companion::metadata(plan, names::companion::SERVICE, Some(label::SUPERVISOR), Owner::Sandbox);
     Object::new("v1", "Service", metadata, Fields::new().with("spec", spec))
 }
 
 fn ca_secret(plan: &Plan<'_>, given: &ProxyCa) -> Object {
     let data = Fields::new().with(ca::CERTIFICATE, given.certificate.as_str()).with(ca::KEY, given.key.as_str());
-    let metadata = companion_metadata(plan, companion::CA, label::SUPERVISOR, Owner::Sandbox);
+    let metadata = companion::metadata(plan, names::companion::CA, Some(label::SUPERVISOR), Owner::Sandbox);
     Object::new("v1", "Secret", metadata, Fields::new().with("type", "Opaque").with("stringData", data))
 }
 
 fn ca_volume(plan: &Plan<'_>, keys: &[&str], mode: u32) -> Value {
     let items: Vec<Value> = keys.iter().map(|key| json!({"key": key, "path": key})).collect();
-    let name = companion(companion::CA, &plan.sandbox.id);
+    let name = names::companion(names::companion::CA, &plan.sandbox.id);
     json!({"name": names_of::CA_SOURCE, "secret": {"secretName": name, "defaultMode": mode, "items": items}})
 }
 
@@ -160,7 +161,7 @@ fn agent_egress(plan: &Plan<'_>) -> Object {
         .with("podSelector", json!({"matchLabels": role_labels(plan, label::AGENT)}))
         .with("policyTypes", vec!["Egress"])
         .with("egress", rules);
-    let metadata = companion_metadata(plan, companion::EGRESS, label::AGENT, Owner::Nobody);
+    let metadata = companion::metadata(plan, names::companion::EGRESS, Some(label::AGENT), Owner::Nobody);
     Object::new("networking.k8s.io/v1", "NetworkPolicy", metadata, Fields::new().with("spec", spec))
 }
 
@@ -187,7 +188,7 @@ fn supervisor_ingress(plan: &Plan<'_>) -> Object {
         .with("podSelector", json!({"matchLabels": role_labels(plan, label::SUPERVISOR)}))
         .with("policyTypes", vec!["Ingress"])
         .with("ingress", vec![agent]);
-    let metadata = companion_metadata(plan, companion::INGRESS, label::SUPERVISOR, Owner::Sandbox);
+    let metadata = companion::metadata(plan, names::companion::INGRESS, Some(label::SUPERVISOR), Owner::Sandbox);
     Object::new("networking.k8s.io/v1", "NetworkPolicy", metadata, Fields::new().with("spec", spec))
 }
 
@@ -207,35 +208,4 @@ fn affinity(plan: &Plan<'_>) -> Value {
 
 fn role_labels(plan: &Plan<'_>, role: &str) -> Value {
     Fields::new().with(label::SANDBOX_ID, plan.sandbox.id.as_str()).with(label::ROLE, role).build()
-}
-
-/// Whose end is the companion's.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    Nobody,
-    Sandbox,
-    /// The Sandbox, as its controller: the gateway follows that chain from the proxy's pod.
-    Controller,
-}
-
-fn companion_metadata(plan: &Plan<'_>, prefix: &str, role: &str, owner: Owner) -> Value {
-    let metadata = named(&companion(prefix, &plan.sandbox.id), plan)
-        .with("labels", identity_labels(plan).with(label::ROLE, role))
-        .with("annotations", Fields::new().with(annotation::SANDBOX_ID, plan.sandbox.id.as_str()));
-    let (Some(uid), Some(api)) = (&plan.cluster.sandbox_uid, plan.cluster.sandbox_api) else { return metadata.build() };
-    if owner == Owner::Nobody {
-        metadata.build()
-    } else {
-        metadata.with("ownerReferences", vec![owned(plan, uid, api, owner)]).build()
-    }
-}
-
-fn owned(plan: &Plan<'_>, uid: &str, api: SandboxApi, owner: Owner) -> Value {
-    let reference = Fields::new()
-        .with("apiVersion", api.api_version())
-        .with("kind", "Sandbox")
-        .with("name", plan.name.as_str())
-        .with("uid", uid);
-    let reference = if owner == Owner::Controller { reference.with("controller", true) } else { reference };
-    reference.with("blockOwnerDeletion", false).build()
 }

@@ -1,0 +1,149 @@
+//! Of the configuration.
+
+use super::{problems_of_config, refused};
+
+#[test]
+fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
+    let long = "x".repeat(64);
+    let proxied = "https_proxy = \"http://p.example:8080\"\n";
+    let secret = "proxy_auth_secret_name = \"s\"\nproxy_auth_secret_key = \"k\"\n";
+    let insecure = "proxy_auth_allow_insecure = true\n";
+    // Where the mistake is, the mistake, and what is right.
+    let cases: Vec<(&str, String, String)> = vec![
+        ("supervisor_topology", "supervisor_topology = \"sidecar\"".into(), "topology = \"sidecar\"".into()),
+        ("proxy_uid", "proxy_uid = 2000".into(), "[sidecar]\nproxy_uid = 2000".into()),
+        ("process_enforcement", "process_enforcement = \"full\"".into(), String::new()),
+        ("sidecar.binary_identity", "[sidecar]\nbinary_identity = \"relaxed\"".into(), "[sidecar]\n".into()),
+        ("warm_pooling.profiles", "[warm_pooling]\nprofiles = []".into(), "[warm_pooling]\nenabled = false".into()),
+        ("warm_pooling.enabled", "[warm_pooling]\nenabled = true".into(), "[warm_pooling]\n".into()),
+        ("topology", "topology = \"side-car\"".into(), "topology = \"cni-sidecar\"".into()),
+        ("topology", "topology = 3".into(), "topology = \"proxy-pod\"".into()),
+        ("supervisor_sideload_method", "supervisor_sideload_method = \"x\"".into(), String::new()),
+        ("image_pull_policy", "image_pull_policy = \"always\"".into(), "image_pull_policy = \"Always\"".into()),
+        ("supervisor_image", "supervisor_image = \"\"".into(), "supervisor_image = \"a/b:c\"".into()),
+        ("namespace", "namespace = \"Open\"".into(), "namespace = \"open\"".into()),
+        ("namespace", format!("namespace = \"{long}\""), format!("namespace = \"{}\"", &long[1..])),
+        ("service_account_name", "service_account_name = \"a_b\"".into(), "service_account_name = \"a.b\"".into()),
+        ("sidecar.proxy_uid", "[sidecar]\nproxy_uid = 999".into(), "[sidecar]\nproxy_uid = 1000".into()),
+        ("sidecar.proxy_uid", "[sidecar]\nproxy_uid = 4294967295".into(), "[sidecar]\nproxy_uid = 4294967294".into()),
+        ("sidecar.proxy_gid", "[sidecar]\nproxy_gid = 0".into(), "[sidecar]\nproxy_gid = 1001".into()),
+        ("proxy_pod.proxy_uid", "[proxy_pod]\nproxy_uid = -1".into(), "[proxy_pod]\nproxy_uid = 1001".into()),
+        ("proxy_pod.affinity", "[proxy_pod]\naffinity = \"yes\"".into(), "[proxy_pod]\naffinity = \"required\"".into()),
+        ("proxy_pod.dns_peers", "[proxy_pod]\ndns_peers = []".into(), "[proxy_pod]\ndns_peers = [{}]".into()),
+        ("proxy_pod.gateway_peers", "[proxy_pod]\ngateway_peers = []".into(), "[proxy_pod]\n".into()),
+        (
+            "proxy_pod.dns_peers[0].port",
+            "[proxy_pod]\ndns_peers = [{pod_selector = {a = \"b\"}}]".into(),
+            "[proxy_pod]\ndns_peers = [{pod_selector = {a = \"b\"}, port = 5353}]".into(),
+        ),
+        (
+            "proxy_pod.dns_peers[0].pod_selector.a",
+            "[proxy_pod]\ndns_peers = [{pod_selector = {a = \"b!\"}, port = 53}]".into(),
+            "[proxy_pod]\ndns_peers = [{pod_selector = {a = \"b\"}, port = 53}]".into(),
+        ),
+        ("sandbox_uid", "sandbox_uid = 0".into(), "sandbox_uid = 1".into()),
+        ("sandbox_gid", "sandbox_gid = 4294967295".into(), "sandbox_gid = 4294967294".into()),
+        (
+            "app_armor_profile",
+            "app_armor_profile = \"Localhost/\"".into(),
+            "app_armor_profile = \"Localhost/p\"".into(),
+        ),
+        ("app_armor_profile", "app_armor_profile = \"none\"".into(), "app_armor_profile = \"\"".into()),
+        ("host_gateway_ip", "host_gateway_ip = \"host\"".into(), "host_gateway_ip = \"fd00::1\"".into()),
+        ("grpc_endpoint", "grpc_endpoint = \"gateway:8080\"".into(), "grpc_endpoint = \"http://gateway:8080\"".into()),
+        ("https_proxy", "https_proxy = \"\"".into(), proxied.into()),
+        ("https_proxy", "https_proxy = \"https://p.example:8080\"".into(), proxied.into()),
+        ("https_proxy", "https_proxy = \"http://p.example\"".into(), proxied.into()),
+        ("https_proxy", "https_proxy = \"http://p.example:0\"".into(), proxied.into()),
+        ("https_proxy", "https_proxy = \"http://p.example:80/x\"".into(), proxied.into()),
+        ("https_proxy", "https_proxy = \"http://p.example:80?x\"".into(), proxied.into()),
+        ("https_proxy", "https_proxy = \"http://p.example:80#x\"".into(), proxied.into()),
+        ("no_proxy", "no_proxy = \"a\"".into(), format!("{proxied}no_proxy = \"a\"")),
+        ("no_proxy", format!("{proxied}no_proxy = \"\""), format!("{proxied}no_proxy = \"*\"")),
+        ("no_proxy", format!("{proxied}no_proxy = \"$(X)\""), proxied.into()),
+        ("proxy_connect_by_hostname", "proxy_connect_by_hostname = true".into(), proxied.into()),
+        ("proxy_auth_secret_key", format!("{proxied}proxy_auth_secret_name = \"s\""), proxied.into()),
+        ("proxy_auth_secret_name", format!("{proxied}proxy_auth_secret_key = \"k\""), proxied.into()),
+        ("proxy_auth_secret_name", format!("{secret}{insecure}"), format!("{proxied}{secret}{insecure}")),
+        ("proxy_auth_allow_insecure", format!("{proxied}{secret}"), format!("{proxied}{secret}{insecure}")),
+        (
+            "proxy_auth_allow_insecure",
+            format!("{proxied}{insecure}"),
+            format!("{proxied}proxy_auth_allow_insecure = false"),
+        ),
+        (
+            "proxy_auth_secret_name",
+            format!("{proxied}{insecure}proxy_auth_secret_name = \"S\"\nproxy_auth_secret_key = \"k\""),
+            format!("{proxied}{secret}{insecure}"),
+        ),
+        (
+            "proxy_auth_secret_key",
+            format!("{proxied}{insecure}proxy_auth_secret_name = \"s\"\nproxy_auth_secret_key = \"..\""),
+            format!(
+                "{proxied}{insecure}proxy_auth_secret_name = \"s\"\nproxy_auth_secret_key = \"{}\"",
+                "k".repeat(253)
+            ),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/agent.sock\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/spiffe/agent.sock\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"spiffe/agent.sock\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/spi ffe/agent.sock\"".into(),
+            String::new(),
+        ),
+        (
+            "gateway_id",
+            format!("workspace_mode = \"managed\"\ngateway_id = \"{}\"", &long[..34]),
+            format!("workspace_mode = \"managed\"\ngateway_id = \"{}\"", &long[..33]),
+        ),
+        ("gateway_id", "workspace_mode = \"managed\"\ngateway_id = \"\"".into(), "gateway_id = \"\"".into()),
+        (
+            "managed_ssh_ingress.gateway_namespace",
+            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = true\ngateway_pod_selector = {a = \"b\"}"
+                .into(),
+            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = true\ngateway_namespace = \"n\"\n\
+             gateway_pod_selector = {a = \"b\"}"
+                .into(),
+        ),
+        (
+            "managed_ssh_ingress.gateway_pod_selector",
+            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = true\ngateway_namespace = \"n\"".into(),
+            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = false".into(),
+        ),
+        (
+            "operator_namespace_label",
+            "workspace_mode = \"operator\"".into(),
+            "workspace_mode = \"operator\"\noperator_namespace_file = \"/f\"".into(),
+        ),
+        (
+            "operator_namespace_label",
+            "workspace_mode = \"operator\"\noperator_namespace_file = \"/f\"\noperator_namespace_label = \"l\"".into(),
+            "workspace_mode = \"operator\"\noperator_namespace_label = \"l\"".into(),
+        ),
+        (
+            "workspace_default_storage_size",
+            "workspace_default_storage_size = \"2 Gi\"".into(),
+            "workspace_default_storage_size = \"\"".into(),
+        ),
+        (
+            "image_pull_secrets[1]",
+            "image_pull_secrets = [\"a\", \"B\"]".into(),
+            "image_pull_secrets = [\" a \", \"\"]".into(),
+        ),
+        ("the document", "topology = ".into(), String::new()),
+        ("unknown", "[openshell.drivers.kubernetes]\nunknown = 1".into(), "[openshell.gateway]\nunknown = 1".into()),
+    ];
+    for (path, wrong, right) in &cases {
+        refused(&problems_of_config(wrong), path, wrong);
+        let left = problems_of_config(right);
+        assert!(left.is_empty(), "{left:?} in:\n{right}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Of inputs that are sound by themselves.
+
+use super::{LEAST, problems_together, refused};
+use crate::driver::tests::{ID, LOCAL, SANDBOX, cluster, config, sandbox};
+use crate::driver::{Cluster, DriverConfig, SandboxSpec, Topology};
+
+#[test]
+fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
+    let least = sandbox(LEAST);
+    let with = |text: &str| config(&format!("{LOCAL}{text}"));
+    let class = |name: &str| sandbox(&format!("{LEAST}driver_config: {{pod: {{runtime_class_name: {name}}}}}\n"));
+    let gpu = sandbox(&format!("{LEAST}gpu: {{}}\n"));
+    let spiffe = "provider_spiffe_workload_api_socket_path = \"/spiffe/agent.sock\"\n";
+    let mounted = sandbox(&format!(
+        "{LEAST}driver_config:\n  volumes: [{{name: d, persistent_volume_claim: {{claim_name: c}}}}]\n  \
+         containers: {{agent: {{volume_mounts: [{{name: d, mount_path: /spiffe/x}}]}}}}\n"
+    ));
+    let long = sandbox(&LEAST.replace("name: demo", &format!("name: {}", "n".repeat(55))));
+    let usual = cluster(None);
+    let gpus = |has| Cluster { has_gpu: Some(has), ..cluster(None) };
+    let allowed = Cluster { operator_namespaces: vec!["default".into()], ..cluster(None) };
+    let credential = "https_proxy = \"http://p:80\"\nproxy_auth_secret_name = \"s\"\nproxy_auth_secret_key = \"k\"\n\
+                      proxy_auth_allow_insecure = true\n";
+    type Case<'a> =
+        (&'a str, (DriverConfig, &'a SandboxSpec, &'a Cluster), (DriverConfig, &'a SandboxSpec, &'a Cluster));
+    let (kata, gvisor) = (class("kata-qemu"), class("gvisor"));
+    let none = Cluster::default();
+    let (no_gpu, some_gpu) = (gpus(false), gpus(true));
+    let orphan = Cluster { sandbox_uid: Some("u".into()), ..cluster(None) };
+    let relaxed = "process_binary_aware_network_policy = false\n";
+    let cases: Vec<Case<'_>> = vec![
+        (
+            "sidecar.proxy_uid",
+            (
+                with(&format!("topology = \"sidecar\"\nsandbox_uid = 1337\nsandbox_gid = 5\n[sidecar]\n{relaxed}")),
+                &least,
+                &usual,
+            ),
+            // Root is not the sandbox's uid, whatever proxy_uid says.
+            (with("topology = \"sidecar\"\nsandbox_uid = 1337\nsandbox_gid = 5"), &least, &usual),
+        ),
+        (
+            "sidecar.proxy_gid",
+            (with("topology = \"cni-sidecar\"\nsandbox_gid = 1337"), &least, &usual),
+            (with("topology = \"combined\"\nsandbox_gid = 1337"), &least, &usual),
+        ),
+        (
+            "proxy_pod.proxy_uid",
+            (with("topology = \"proxy-pod\"\nsandbox_uid = 1337"), &least, &usual),
+            (with("topology = \"proxy-pod\"\nsandbox_uid = 1337\n[proxy_pod]\nproxy_uid = 1338"), &least, &usual),
+        ),
+        ("name", (with(""), &long, &usual), (with("workspace_mode = \"managed\""), &long, &usual)),
+        (
+            "workspace",
+            (with("workspace_mode = \"operator\"\noperator_namespace_label = \"l\""), &least, &usual),
+            (with("workspace_mode = \"operator\"\noperator_namespace_label = \"l\""), &least, &allowed),
+        ),
+        ("gpu", (with(""), &gpu, &no_gpu), (with(""), &gpu, &some_gpu)),
+        ("gpu", (with(""), &gpu, &no_gpu), (with(""), &least, &no_gpu)),
+        (
+            "driver_config.pod.runtime_class_name",
+            (with("topology = \"sidecar\""), &gvisor, &usual),
+            (with("topology = \"sidecar\""), &kata, &usual),
+        ),
+        (
+            "driver_config.pod.runtime_class_name",
+            (with("topology = \"cni-sidecar\""), &kata, &usual),
+            (with("topology = \"proxy-pod\""), &kata, &usual),
+        ),
+        (
+            "driver_config.pod.runtime_class_name",
+            (with(""), &gvisor, &usual),
+            (with("topology = \"proxy-pod\""), &gvisor, &usual),
+        ),
+        (
+            "driver_config.containers.agent.volume_mounts[0].mount_path",
+            (with(spiffe), &mounted, &usual),
+            (with(""), &mounted, &usual),
+        ),
+        (
+            "proxy_ca",
+            (with("topology = \"proxy-pod\""), &least, &none),
+            (with("topology = \"sidecar\""), &least, &none),
+        ),
+        ("sandbox_api", (with(""), &least, &orphan), (with(""), &least, &usual)),
+        (
+            "proxy_auth_secret_name",
+            (with(credential), &least, &usual),
+            (with(&format!("topology = \"sidecar\"\n{credential}")), &least, &usual),
+        ),
+        (
+            "proxy_auth_secret_name",
+            (with(&format!("topology = \"proxy-pod\"\n{credential}")), &least, &usual),
+            (with("topology = \"proxy-pod\"\nhttps_proxy = \"http://p:80\"\n"), &least, &usual),
+        ),
+        (
+            "app_armor_profile",
+            (with("topology = \"proxy-pod\"\napp_armor_profile = \"Unconfined\""), &least, &usual),
+            (with("app_armor_profile = \"Unconfined\""), &least, &usual),
+        ),
+    ];
+    for (path, (config, sandbox, cluster), right) in &cases {
+        let found = problems_together(config, sandbox, cluster);
+        refused(&found, path, &format!("{config:?}"));
+        let left = problems_together(&right.0, right.1, right.2);
+        assert!(left.is_empty(), "{path}: {left:?}");
+    }
+}
+
+#[test]
+fn an_input_made_by_hand_is_checked_as_one_that_was_read() {
+    let (config, cluster) = (config(LOCAL), cluster(None));
+    let mut wrong = sandbox(SANDBOX);
+    wrong.labels.insert("openshell.ai/sandbox-id".into(), "another".into());
+    refused(&problems_together(&config, &wrong, &cluster), "labels.openshell.ai/sandbox-id", "labels");
+    let mut wrong = DriverConfig { topology: Topology::Sidecar, ..config };
+    wrong.sidecar.proxy_gid = 0;
+    refused(&problems_together(&wrong, &sandbox(SANDBOX), &cluster), "sidecar.proxy_gid", "sidecar");
+    assert_eq!(sandbox(SANDBOX).id, ID);
+}
