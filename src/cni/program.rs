@@ -145,7 +145,7 @@ mod tests {
         program.install().unwrap();
         let list = configurations.join("10-a.conflist");
         fs::write(&list, r#"{"plugins":[{"type":"openshell-cni"}]}"#).unwrap();
-        assert_eq!(program.remove(&BTreeSet::from([configurations.clone()])).unwrap(), [list.clone()]);
+        assert_eq!(program.remove(&BTreeSet::from([configurations.clone()])).unwrap(), std::slice::from_ref(&list));
         assert!(program.is_installed());
         fs::remove_file(list).unwrap();
         assert!(program.remove(&BTreeSet::from([configurations.clone()])).unwrap().is_empty());
