@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use crate::contract::exit;
 use crate::netns;
 use crate::sys::process::{self, Side};
-use crate::workload::control::{CONTROL_FD, Control, Failure, Report};
+use crate::workload::control::{CONTROL_FD, Control, Failure, Report, Request};
 use crate::workload::init;
 use crate::workload::launch::ORDERS_FD;
 use crate::workload::sealed::Sealed;
@@ -49,6 +49,11 @@ fn recipe(control: &Control) -> Result<(), Failure> {
     // What `ps` shows would else be the `exe` of /proc/self/exe.
     prctl::set_name(c"openshell-init").map_err(Failure::setup)?;
     die_with_the_supervisor(control)?;
+    match control.receive::<Request>() {
+        Ok(Some((Request::SetUp, _))) => {}
+        // The supervisor gave up or is gone, and waits for no report.
+        Ok(_) | Err(_) => return Ok(()),
+    }
     let Sealed { orders, plan } = read_orders()?;
     process::close_from(ORDERS_FD).map_err(|error| Failure::setup(format!("close_range: {error}")))?;
     let handover = orders.isolation.as_ref().map(netns::isolate).transpose().map_err(Failure::setup)?;

@@ -84,6 +84,8 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     let events = open_events(&plan.options.records)?;
     proxy::harden(&events);
     check_privileges()?;
+    // On the main thread, whose end is the sandbox's end, and while there is something else to do.
+    let begun = launch::begin()?;
     let termination = proxy::termination(&plan.options.tls, plan.options.records.sandbox.as_deref())?;
     let parent = proxy::upstream_proxy(&plan.options.upstream, &termination.upstream)?;
     let store = open_policy(&plan)?;
@@ -99,10 +101,9 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     let orders = orders(&plan, identity, grants, trust)?;
     let admin = plan.options.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
-    // On the main thread, whose end is the sandbox's end (`launch::prepare`).
     let learner = lesson.as_ref().map(|lesson| lesson.learner.clone());
     let egress = Egress { store, parent, termination: Arc::new(termination), learner };
-    let outcome = runtime.block_on(serve(&plan, orders, egress, admin, events.clone()));
+    let outcome = runtime.block_on(serve(&plan, (begun, orders), egress, admin, events.clone()));
     events.flush();
     // Whatever still runs on a blocking thread has nobody left to answer to.
     runtime.shutdown_background();
@@ -162,7 +163,7 @@ impl Lesson {
 /// The running sandbox: everything that lives between the first namespace and the last process.
 async fn serve(
     plan: &Plan,
-    orders: Orders,
+    (begun, orders): (launch::Begun, Orders),
     egress: Egress,
     admin_listener: Option<TcpListener>,
     events: Events,
@@ -173,7 +174,7 @@ async fn serve(
     }
     let store = egress.store.clone();
     proxy::warm_up(&store);
-    let mut prepared = prepare(orders, &events).await?;
+    let mut prepared = prepare(begun, orders, &events).await?;
     let handover = prepared.handover.take().ok_or_else(|| Failure::setup("the sandbox handed nothing over"))?;
     for note in &handover.notes {
         events.find(Severity::Low, "namespace-note", note.clone());
@@ -208,8 +209,8 @@ async fn serve(
 }
 
 /// Namespaces and init; without a PID namespace where the kernel refuses a private /proc.
-async fn prepare(mut orders: Orders, events: &Events) -> Result<launch::Prepared, Failure> {
-    match launch::prepare(orders.clone()).await {
+async fn prepare(begun: launch::Begun, mut orders: Orders, events: &Events) -> Result<launch::Prepared, Failure> {
+    match begun.prepare(orders.clone()).await {
         Err(refused) if refused.private_proc => {
             events.find(
                 Severity::Medium,

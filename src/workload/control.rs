@@ -71,6 +71,8 @@ pub struct Layout {
 /// What the supervisor asks of the init.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
+    /// The orders are complete and sealed: set the sandbox up.
+    SetUp,
     /// The supervisor serves: start the workload.
     Go,
     /// Signal the workload's process group.

@@ -139,7 +139,7 @@ impl Init<'_> {
                 return;
             }
             match heard {
-                Heard::Nothing | Heard::Request(Request::Go) => {}
+                Heard::Nothing | Heard::Request(Request::SetUp | Request::Go) => {}
                 Heard::Request(Request::Signal(number)) => self.forward(number),
                 Heard::Request(Request::Foreground) => self.foreground(),
                 Heard::Gone => return,

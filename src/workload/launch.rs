@@ -115,17 +115,51 @@ pub(super) struct Workload {
     ending: Option<Ending>,
 }
 
-/// Starts the sandbox as far as it goes without the workload: namespaces, init, hand-over. From here on the signals
-/// that are forwarded no longer end the supervisor, and none is lost: the one that comes before the workload runs
-/// reaches it later.
+/// The launched process, as long as it waits for its orders. Dropping it ends it.
+#[derive(Debug)]
+pub struct Begun {
+    pid: Pid,
+    pidfd: OwnedFd,
+    /// Our end of the control socket.
+    socket: OwnedFd,
+    /// Where the orders will be.
+    orders: File,
+}
+
+/// Starts the process that will set the sandbox up. That it executes, relocates itself and waits takes a millisecond and
+/// needs no orders, so whoever has other things to do first begins with this.
 ///
-/// Must be called on a thread that lives as long as the supervisor, in practice the main one (`block_on`, not
-/// `spawn`): the kernel ends the sandbox when the *thread* that started it ends (`PR_SET_PDEATHSIG`, prctl(2)).
+/// Must be called on a thread that lives as long as the supervisor, in practice the main one: the kernel ends the sandbox
+/// when the *thread* that started it ends (`PR_SET_PDEATHSIG`, prctl(2)).
 ///
 /// # Errors
-/// [`LaunchError`], with what the launched side said about it.
-pub async fn prepare(mut orders: Orders) -> Result<Prepared, LaunchError> {
+/// [`LaunchError`]: no process or descriptor can be had.
+pub fn begin() -> Result<Begun, LaunchError> {
     stdio::check().map_err(|error| LaunchError::setup("standard streams", error))?;
+    spawn().map_err(|error| LaunchError::setup("starting the sandbox", error))
+}
+
+/// [`begin`] and [`Begun::prepare`] in one, under the conditions of both.
+///
+/// # Errors
+/// Those of both.
+pub async fn prepare(orders: Orders) -> Result<Prepared, LaunchError> {
+    begin()?.prepare(orders).await
+}
+
+impl Begun {
+    /// Sets the sandbox up as far as it goes without the workload: namespaces, init, hand-over. From here on the signals
+    /// that are forwarded no longer end the supervisor, and none is lost: the one that comes before the workload runs
+    /// reaches it later.
+    ///
+    /// # Errors
+    /// [`LaunchError`], with what the launched side said about it.
+    pub async fn prepare(self, orders: Orders) -> Result<Prepared, LaunchError> {
+        set_up(self, orders).await
+    }
+}
+
+async fn set_up(begun: Begun, mut orders: Orders) -> Result<Prepared, LaunchError> {
     if orders.workdir.is_none() {
         orders.workdir = Some(std::env::current_dir().map_err(|error| {
             LaunchError::setup("current directory", format!("{error}; change to one that exists, or use --workdir"))
@@ -135,9 +169,14 @@ pub async fn prepare(mut orders: Orders) -> Result<Prepared, LaunchError> {
     let plan = Plan::here();
     let lent = Lent::of(plan);
     let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.pid_namespace);
-    let (line, launched) =
-        spawn(&Sealed { orders, plan }).map_err(|error| LaunchError::setup("starting the sandbox", error))?;
+    let Begun { pid, pidfd, socket, orders: file } = begun;
+    let joined = || Ok::<_, io::Error>((Line { socket: watch(socket)? }, Child::new(pid, pidfd)?));
+    let (line, launched) = seal(file, &Sealed { orders, plan })
+        .and_then(|()| joined())
+        .map_err(|error| LaunchError::setup("starting the sandbox", error))?;
     let mut launched = Some(launched);
+    // Who is gone already has said why.
+    let _ = line.send(&Request::SetUp).await;
     // Without a PID namespace the launched process becomes the init itself. With one it forks the init as its sibling
     // and ends, and either may speak first.
     let mut init_end = if own_processes { None } else { launched.take() };
@@ -346,14 +385,14 @@ fn reap(pidfd: &OwnedFd) -> io::Result<Ending> {
     }
 }
 
-fn spawn(sealed: &Sealed) -> io::Result<(Line, Child)> {
+fn spawn() -> io::Result<Begun> {
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     set_nonblocking(ours.as_fd())?;
-    let theirs = above_protocol(theirs.as_fd())?;
-    let orders = above_protocol(seal(sealed)?.as_fd())?;
+    let orders = memfd_create(c"orders", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+    let (theirs, inherited) = (above_protocol(theirs.as_fd())?, above_protocol(orders.as_fd())?);
     let mut actions = PosixSpawnFileActions::init()?;
     actions.add_dup2(theirs.as_raw_fd(), CONTROL_FD)?;
-    actions.add_dup2(orders.as_raw_fd(), ORDERS_FD)?;
+    actions.add_dup2(inherited.as_raw_fd(), ORDERS_FD)?;
     let mut attributes = PosixSpawnAttr::init()?;
     attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF)?;
     // Nothing from the terminal or a careless `kill` disturbs the set-up; the workload gets its signals back.
@@ -364,19 +403,17 @@ fn spawn(sealed: &Sealed) -> io::Result<(Line, Child)> {
     let arguments = [name.as_c_str(), ROLE];
     let environment: [&CStr; 0] = [];
     let pid = posix_spawn("/proc/self/exe", &actions, &attributes, &arguments, &environment)?;
-    let child = Child::new(pid, process::pidfd_open(pid)?)?;
-    Ok((Line { socket: watch(ours)? }, child))
+    Ok(Begun { pid, pidfd: process::pidfd_open(pid)?, socket: ours, orders: File::from(orders) })
 }
 
-/// The orders in memory that can no longer be changed by anyone (memfd_create(2)).
-fn seal(sealed: &Sealed) -> io::Result<OwnedFd> {
-    let fd = memfd_create(c"orders", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-    let mut file = File::from(fd);
+/// Writes the orders, which nobody can change any more then (memfd_create(2)).
+fn seal(mut file: File, sealed: &Sealed) -> io::Result<()> {
     sealed.write(&mut file)?;
+    // The launched process reads by the same open file.
     file.rewind()?;
     let seals = SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-    Ok(file.into())
+    Ok(())
 }
 
 fn above_protocol(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {

@@ -65,8 +65,11 @@ impl Sealed {
             room = room.checked_sub(length).ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidData, format!("they exceed {ORDERS_LIMIT} bytes"))
             })?;
-            let mut bytes = vec![0; length as usize];
-            file.read_exact(&mut bytes).map(|()| bytes)
+            let mut bytes = Vec::with_capacity(length as usize);
+            match file.by_ref().take(length).read_to_end(&mut bytes)? as u64 {
+                read if read == length => Ok(bytes),
+                _ => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            }
         };
         let Head { mut orders, plan, lengths } =
             serde_json::from_slice::<Head<Orders>>(&part(u64::from_ne_bytes(length))?)?;

@@ -10,7 +10,7 @@
 //! stderr, would name another. `keytool -importcert -cacerts -file $NODE_EXTRA_CA_CERTS` in the image or a Java user's
 //! own trustStore does it. Firefox and Chromium have stores of their own as well.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -82,13 +82,12 @@ impl Gathered {
     #[must_use]
     pub fn of(variable: impl Fn(&str) -> Option<OsString>, system: Option<(PathBuf, Vec<u8>)>) -> Self {
         let mut notes = Vec::new();
-        let mut added = Pile::default();
-        let mut everybody = Pile::default();
-        let mut in_everybody = HashSet::new();
+        let (mut replacing, mut adding) = (Vec::new(), Vec::new());
+        let mut known = HashSet::new();
         match system {
             Some((path, bytes)) => {
-                everybody.add(&bytes);
-                in_everybody.insert(path);
+                replacing.push(bytes);
+                known.insert(path);
             }
             None => notes.push(
                 "this system has no bundle of certificates, so the workload is told to trust the sandbox's CA alone; \
@@ -96,8 +95,7 @@ impl Gathered {
                     .to_owned(),
             ),
         }
-        for (names, pile, mut read) in [(REPLACING, &mut everybody, in_everybody), (ADDING, &mut added, HashSet::new())]
-        {
+        for (names, files, mut read) in [(REPLACING, &mut replacing, known), (ADDING, &mut adding, HashSet::new())] {
             for name in names {
                 let Some(path) = variable(name).filter(|value| !value.is_empty()).map(PathBuf::from) else { continue };
                 // Those are usually one file.
@@ -105,13 +103,14 @@ impl Gathered {
                     continue;
                 }
                 match roots::read(&path) {
-                    Ok(bytes) => pile.add(&bytes),
+                    Ok(bytes) => files.push(bytes),
                     Err(error) => notes.push(format!("{name} is not taken over into the workload's trust: {error}")),
                 }
             }
         }
+        let (everybody, added) = (Pile::of(&replacing), Pile::of(&adding));
         notes.extend((everybody.full || added.full).then(too_much));
-        Self { everybody: everybody.text, added: added.text, notes }
+        Self { everybody: everybody.text(), added: added.text(), notes }
     }
 }
 
@@ -133,29 +132,25 @@ impl Trust {
         let Gathered { everybody, added, mut notes } = gathered;
         // What was gathered may come from another container: it is certificates here, whatever it was called there.
         notes.truncate(NOTES);
-        if corporate.is_empty() && added.is_empty() {
-            // Nothing to compare.
-            let mut rest = Pile::default();
-            rest.add(everybody.as_bytes());
-            notes.extend(rest.full.then(too_much));
-            return Self { ca: authority.to_owned(), bundle: format!("{authority}{}", rest.text), notes };
-        }
-        let mut ca = Pile::default();
-        let mut bundle = Pile::default();
-        [&mut bundle, &mut ca].into_iter().for_each(|pile| pile.add(authority.as_bytes()));
-        bundle.add(everybody.as_bytes());
-        ca.add(added.as_bytes());
+        let mut further = Vec::new();
         for path in corporate {
             // It was read before, by whoever speaks to origins.
             match roots::read(path) {
-                Ok(bytes) => [&mut bundle, &mut ca].into_iter().for_each(|pile| pile.add(&bytes)),
+                Ok(bytes) => further.push(bytes),
                 Err(error) => notes.push(format!("--upstream-ca is not taken over into the workload's trust: {error}")),
             }
+        }
+        let (mut ca, mut bundle) = (Pile::default(), Pile::default());
+        [&mut bundle, &mut ca].into_iter().for_each(|pile| pile.add(authority.as_bytes()));
+        bundle.add(everybody.as_bytes());
+        ca.add(added.as_bytes());
+        for file in &further {
+            [&mut bundle, &mut ca].into_iter().for_each(|pile| pile.add(file));
         }
         // For a program that adds, whatever others are told to trust is no loss.
         bundle.add(added.as_bytes());
         notes.extend((bundle.full || ca.full).then(too_much));
-        Self { ca: ca.text, bundle: bundle.text, notes }
+        Self { ca: ca.text(), bundle: bundle.text(), notes }
     }
 
     /// As files of the workload's view.
@@ -203,42 +198,56 @@ pub fn variables(directory: &Path) -> BTreeMap<String, String> {
     replacing.chain(ADDING.iter().map(|name| ((*name).to_owned(), ca.clone()))).collect()
 }
 
-/// Certificates in PEM; of several files, each once.
+/// Certificates of several files, each once: this is on the way of every start, and nothing is copied until all are known.
 #[derive(Debug, Default)]
-struct Pile {
-    text: String,
-    /// What `text` holds, from the second file on: most images have one, and it need not be compared with anything.
-    known: HashSet<String>,
+struct Pile<'f> {
+    bodies: Vec<&'f str>,
+    /// The same, to be looked up. Ordered, because two certificates differ within some bytes and hashing reads all.
+    known: BTreeSet<&'f str>,
+    /// Length of [`Pile::text`].
+    length: usize,
     full: bool,
 }
 
-impl Pile {
+impl<'f> Pile<'f> {
+    fn of(files: &'f [Vec<u8>]) -> Self {
+        let mut pile = Self::default();
+        files.iter().for_each(|file| pile.add(file));
+        pile
+    }
+
     /// Adds the certificates in a file, in its order, and nothing else of it.
-    fn add(&mut self, file: &[u8]) {
-        let first = self.text.is_empty();
-        if !first && self.known.is_empty() {
-            self.known = certificates(self.text.as_bytes()).map(str::to_owned).collect();
-        }
+    fn add(&mut self, file: &'f [u8]) {
         for body in certificates(file) {
-            if !first && self.known.contains(body) {
+            let length = AROUND + body.len();
+            if self.known.contains(body) {
                 continue;
             }
-            if self.text.len() + body.len() > TRUST_BYTES {
+            if self.length + length > TRUST_BYTES {
                 self.full = true;
                 return;
             }
-            for part in [BEGIN, "\n", body, "\n", END, "\n"] {
-                self.text.push_str(part);
-            }
-            if !first {
-                self.known.insert(body.to_owned());
-            }
+            self.length += length;
+            self.bodies.push(body);
+            self.known.insert(body);
         }
+    }
+
+    /// All of them, in PEM.
+    fn text(&self) -> String {
+        let mut text = String::with_capacity(self.length);
+        for body in &self.bodies {
+            [BEGIN, "\n", body, "\n", END, "\n"].into_iter().for_each(|part| text.push_str(part));
+        }
+        text
     }
 }
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
+
+/// What [`Pile::text`] writes around a body: both lines and three ends of lines.
+const AROUND: usize = BEGIN.len() + END.len() + 3;
 
 /// What stands between the lines of every certificate (RFC 7468 §2), where it is Base64: a key or a password file is
 /// not copied for being dressed up as one. This is on the way of every start.
@@ -247,22 +256,21 @@ fn certificates(file: &[u8]) -> impl Iterator<Item = &str> {
         let rest = &file[begin + BEGIN.len()..];
         let body = rest[..memmem::find(rest, END.as_bytes())?].trim_ascii();
         // A certificate is a DER sequence of more than 127 bytes: 0x30 0x81 or 0x30 0x82.
-        let fits = body.starts_with(b"MI") && body.iter().all(|&byte| BASE64[usize::from(byte)]);
+        let fits = body.starts_with(b"MI") && is_base64(body);
         std::str::from_utf8(body).ok().filter(|_| fits)
     })
 }
 
-/// The letters of Base64 (RFC 4648 §4), and the ends of lines between them.
-const BASE64: [bool; 256] = {
-    let mut letters = [false; 256];
-    let mut byte = 0;
-    while byte < 128 {
-        letters[byte] =
-            (byte as u8).is_ascii_alphanumeric() || matches!(byte as u8, b'+' | b'/' | b'=' | b'\r' | b'\n');
-        byte += 1;
-    }
-    letters
-};
+/// Whether these are letters of Base64 (RFC 4648 §4) and ends of lines, nothing else. Without a branch, so that many are
+/// looked at in one step.
+fn is_base64(text: &[u8]) -> bool {
+    let strange = text.iter().fold(0_u8, |strange, &byte| {
+        let letter = ((byte | 0x20).wrapping_sub(b'a') < 26) | (byte.wrapping_sub(b'0') < 10);
+        let other = (byte == b'+') | (byte == b'/') | (byte == b'=') | (byte == b'\r') | (byte == b'\n');
+        strange | u8::from(!(letter | other))
+    });
+    strange == 0
+}
 
 #[cfg(test)]
 mod tests;
