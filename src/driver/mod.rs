@@ -25,7 +25,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use cluster::{Cluster, ProxyCa, SandboxApi};
+pub use cluster::{AttestationKey, Cluster, ProxyCa, SandboxApi};
 pub use config::{DriverConfig, Topology};
 pub use object::{Object, to_json, to_yaml};
 pub use privileges::privileges;

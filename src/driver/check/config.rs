@@ -42,6 +42,7 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
     workspaces(config, problems);
     upstream(&config.upstream_proxy, problems);
     peers(config, problems);
+    canaries(config, problems);
 }
 
 fn images(config: &DriverConfig, problems: &Problems) {
@@ -198,6 +199,15 @@ fn peers(config: &DriverConfig, problems: &Problems) {
                     }
                 }
             }
+        }
+    }
+}
+
+fn canaries(config: &DriverConfig, problems: &Problems) {
+    for (index, canary) in config.proxy_pod.canaries.iter().enumerate() {
+        if host_and_port(canary).is_none() {
+            let path = format!("proxy_pod.canaries[{index}]");
+            problems.with(path, canary, "HOST:PORT", "name something that serves and that the policy must cut off");
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::driver::sandbox::SandboxSpec;
 use crate::driver::shape;
 
 /// What the supervisor and the container runtime have for themselves. A mount at, below or above one is refused.
-const RESERVED: [&str; 11] = [
+const RESERVED: [&str; 13] = [
     "/opt/openshell",
     "/etc/openshell",
     path::UPSTREAM_AUTH_DIRECTORY,
@@ -18,6 +18,8 @@ const RESERVED: [&str; 11] = [
     SIDECAR_DIRECTORY,
     "/run/netns",
     "/run/secrets/openshell",
+    "/run/secrets/openshell-tls",
+    "/run/openshell-attestation",
     "/proc",
     "/sys",
     "/dev",

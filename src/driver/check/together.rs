@@ -2,7 +2,7 @@
 
 use super::mounts::meet;
 use crate::contract::Ids;
-use crate::driver::cluster::Cluster;
+use crate::driver::cluster::{AttestationKey, Cluster};
 use crate::driver::config::{AppArmor, Topology, WorkspaceMode};
 use crate::driver::plan::{Plan, SandboxedRuntime};
 use crate::driver::problem::{Document, Problem, Problems};
@@ -118,6 +118,12 @@ fn of_cluster(plan: &Plan<'_>, cluster: &Cluster, problems: &Problems) {
     if plan.config.topology == Topology::ProxyPod && cluster.proxy_ca.is_none() {
         let remedy = "make a certificate and its key for this sandbox alone";
         problems.without("proxy_ca", "a CA for topology proxy-pod", remedy);
+    }
+    if let Some(key) = &cluster.attestation_key
+        && key.0.len() < AttestationKey::LEAST
+    {
+        let expected = format!("{} bytes at least, not {}", AttestationKey::LEAST, key.0.len());
+        problems.without("attestation_key", expected, "make a random one for this sandbox alone");
     }
     if cluster.sandbox_uid.is_some() && cluster.sandbox_api.is_none() {
         problems.without("sandbox_api", "the version of the Sandbox whose uid is given", "give it too");

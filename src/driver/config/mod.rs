@@ -128,6 +128,9 @@ pub struct ProxyPodConfig {
     pub dns_peers: Vec<Peer>,
     /// The gateway.
     pub gateway_peers: Vec<Peer>,
+    /// What serves and is no peer, HOST:PORT each: before the workload starts it is seen that the policy cuts it off, besides the
+    /// API server.
+    pub canaries: Vec<String>,
 }
 
 /// The corporate proxy, through which everything leaves.
@@ -243,6 +246,7 @@ impl Default for DriverConfig {
                 affinity: Affinity::Disabled,
                 dns_peers: vec![peer("kube-dns"), peer("coredns")],
                 gateway_peers: Vec::new(),
+                canaries: Vec::new(),
             },
             upstream_proxy: UpstreamProxyConfig::default(),
             grpc_endpoint: None,

@@ -135,6 +135,7 @@ fn proxy_pod(mut table: Table<'_>, defaults: ProxyPodConfig) -> ProxyPodConfig {
         affinity: table.choice("affinity", &choices).unwrap_or(defaults.affinity),
         dns_peers: peers(&mut table, "dns_peers").unwrap_or(defaults.dns_peers),
         gateway_peers: peers(&mut table, "gateway_peers").unwrap_or(defaults.gateway_peers),
+        canaries: table.strings("canaries").unwrap_or(defaults.canaries),
     };
     table.finish();
     proxy_pod

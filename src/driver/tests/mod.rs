@@ -8,7 +8,7 @@ mod refusals;
 mod rendering;
 mod validity;
 
-use super::cluster::ProxyCa;
+use super::cluster::{AttestationKey, ProxyCa};
 use super::{Cluster, DriverConfig, Object, SandboxApi, SandboxSpec, Topology, render};
 
 /// An id as gateways give them.
@@ -54,7 +54,8 @@ pub(super) fn sandbox(text: &str) -> SandboxSpec {
 /// A cluster in which every topology can be rendered.
 pub(super) fn cluster(api: Option<SandboxApi>) -> Cluster {
     let ca = ProxyCa { certificate: "(the certificate)\n".into(), key: "(the key)\n".into() };
-    Cluster { sandbox_api: api, proxy_ca: Some(ca), ..Cluster::default() }
+    let key = AttestationKey("(the attestation key of this sandbox)".into());
+    Cluster { sandbox_api: api, proxy_ca: Some(ca), attestation_key: Some(key), ..Cluster::default() }
 }
 
 pub(super) fn rendered(config: &DriverConfig, sandbox: &SandboxSpec, cluster: &Cluster) -> Vec<Object> {

@@ -2,7 +2,7 @@
 
 use super::{LEAST, problems_together, refused};
 use crate::driver::tests::{ID, LOCAL, SANDBOX, cluster, config, sandbox};
-use crate::driver::{Cluster, DriverConfig, SandboxSpec, Topology};
+use crate::driver::{AttestationKey, Cluster, DriverConfig, SandboxSpec, Topology};
 
 #[test]
 fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
@@ -26,6 +26,7 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
     let (kata, gvisor) = (class("kata-qemu"), class("gvisor"));
     let none = Cluster::default();
     let (no_gpu, some_gpu) = (gpus(false), gpus(true));
+    let short = Cluster { attestation_key: Some(AttestationKey("k".repeat(31))), ..cluster(None) };
     let orphan = Cluster { sandbox_uid: Some("u".into()), ..cluster(None) };
     let relaxed = "process_binary_aware_network_policy = false\n";
     let cases: Vec<Case<'_>> = vec![
@@ -81,6 +82,11 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
             "proxy_ca",
             (with("topology = \"proxy-pod\""), &least, &none),
             (with("topology = \"sidecar\""), &least, &none),
+        ),
+        (
+            "attestation_key",
+            (with("topology = \"proxy-pod\""), &least, &short),
+            (with("topology = \"proxy-pod\""), &least, &usual),
         ),
         ("sandbox_api", (with(""), &least, &orphan), (with(""), &least, &usual)),
         (
