@@ -36,6 +36,7 @@ mod pods;
 mod policy;
 mod programs;
 mod reload;
+mod render;
 mod run;
 mod sidecar;
 mod sideload;

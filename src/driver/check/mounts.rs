@@ -9,12 +9,13 @@ use crate::driver::sandbox::SandboxSpec;
 use crate::driver::shape;
 
 /// What the supervisor and the container runtime have for themselves. A mount at, below or above one is refused.
-const RESERVED: [&str; 11] = [
+const RESERVED: [&str; 12] = [
     "/opt/openshell",
     "/etc/openshell",
     path::UPSTREAM_AUTH_DIRECTORY,
     "/etc/openshell-tls",
     "/run/openshell",
+    path::PRIVATE_CLIENT_TLS,
     SIDECAR_DIRECTORY,
     "/run/netns",
     "/run/secrets/openshell",

@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::{agent_init, gateway, spiffe};
-use crate::contract::{CLIENT_TLS_DIRECTORY, PROXY_CLIENT_TLS, PROXY_PORT, PROXY_TLS_DIRECTORY};
+use crate::contract::{PROXY_CLIENT_TLS, PROXY_PORT, PROXY_TLS_DIRECTORY};
 use crate::driver::cluster::ProxyCa;
 use crate::driver::companion::{self, Owner};
 use crate::driver::config::{Affinity, Peer};
@@ -58,7 +58,7 @@ fn agent_pod(plan: &Plan<'_>) -> Pod {
         .mounts([Mount::read_only(names_of::CA_TRUST, PROXY_TLS_DIRECTORY)])
         .mounts(role::policy_mount(plan));
     // No SPIFFE here, and no CA key: who gives credentials out is the proxy alone.
-    pod.containers = vec![gateway(plan, agent, CLIENT_TLS_DIRECTORY, true)];
+    pod.containers = vec![gateway(plan, agent, path::PRIVATE_CLIENT_TLS, true)];
     pod.fs_group = Some(plan.workload.gid);
     pod.affinity = affinity(plan);
     pod
@@ -66,7 +66,7 @@ fn agent_pod(plan: &Plan<'_>) -> Pod {
 
 /// A container of the agent's pod that calls a role once.
 fn once(plan: &Plan<'_>, name: &'static str, role_name: &str, flags: impl IntoIterator<Item = String>) -> Container {
-    role::supervisor(plan, name, Security::none(plan.workload)).command(path::SUPERVISOR, role_name, flags)
+    role::supervisor(plan, name, Security::none(plan.runs_as())).command(path::SUPERVISOR, role_name, flags)
 }
 
 /// Installs the CA, and the bundle with it, for the workload.
@@ -166,7 +166,7 @@ fn agent_egress(plan: &Plan<'_>) -> Object {
 }
 
 /// An empty peer would select everything, so it is no rule.
-fn rule(peer: &Peer, protocols: &[&str]) -> Option<Value> {
+pub(super) fn rule(peer: &Peer, protocols: &[&str]) -> Option<Value> {
     let selector = |labels| Fields::new().maybe("matchLabels", strings(labels)).build();
     let mut to = Fields::new();
     if !peer.namespace_selector.is_empty() {
