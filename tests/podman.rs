@@ -336,18 +336,19 @@ impl Manifest {
             .expect("a container of that name")
     }
 
-    /// Replaces the workload, which follows `--` in the agent's command.
+    /// Replaces the workload, which the agent's container is told by a variable.
     pub fn workload(&mut self, command: &[&str]) -> &mut Self {
-        let arguments = self.container("agent")["command"].as_array_mut().expect("a list");
-        let dashes = arguments.iter().position(|argument| argument == "--").expect("`--`");
-        arguments.truncate(dashes + 1);
-        arguments.extend(command.iter().map(|&argument| argument.into()));
+        // As it is rendered: Podman expands `$(NAME)` in values, as the kubelet does.
+        let spec = json!({"version": 1, "command": command}).to_string().replace('$', "\\u0024");
+        let variables = self.container("agent")["env"].as_array_mut().expect("a list");
+        let variable = variables.iter_mut().find(|variable| variable["name"] == "OPENSHELL_MAIN_PROCESS_SPEC");
+        variable.expect("the workload")["value"] = spec.into();
         self
     }
 
     /// Replaces the policy.
     pub fn policy(&mut self, policy: &str) -> &mut Self {
-        let policies = self.documents.iter_mut().find(|object| object["metadata"]["name"] == "sandbox-policy");
+        let policies = self.documents.iter_mut().find(|object| object["data"]["policy.yaml"].is_string());
         policies.expect("the policy's ConfigMap")["data"]["policy.yaml"] = policy.into();
         self
     }
@@ -395,7 +396,8 @@ impl Manifest {
     }
 }
 
-fn repository() -> PathBuf {
+/// Where this project's files are.
+pub fn repository() -> PathBuf {
     env!("CARGO_MANIFEST_DIR").into()
 }
 

@@ -37,6 +37,7 @@ mod policy;
 mod programs;
 mod proxy_pod;
 mod reload;
+mod render;
 mod run;
 mod sidecar;
 mod sideload;

@@ -111,6 +111,8 @@ mod tests {
         assert_eq!(start("1000790000/10000"), Some(1_000_790_000));
         assert_eq!(start("1000790000-1000799999"), Some(1_000_790_000));
         assert_eq!(start("5/10,1000/10"), Some(5));
+        assert_eq!(start(" 1000/10 , 2000-2009"), Some(1000));
+        assert_eq!(start("4294967294/1"), Some(4_294_967_294));
         for wrong in ["", "0/10", "4294967295/1", "9-8", "7/0", "7", "x/1", "+5/1", "-5/1"] {
             assert_eq!(start(wrong), None, "{wrong:?}");
         }

@@ -34,9 +34,9 @@ pub(super) struct Security {
 }
 
 impl Security {
-    /// No privilege at all, as this user.
-    pub(super) fn none(ids: Ids) -> Self {
-        Self { ids: Some(ids), capabilities: &[], read_only_root: true, app_armor: None }
+    /// No privilege at all, as this user; `None` leaves it to the namespace.
+    pub(super) fn none(ids: impl Into<Option<Ids>>) -> Self {
+        Self { ids: ids.into(), capabilities: &[], read_only_root: true, app_armor: None }
     }
 
     /// Root with these capabilities and no others.

@@ -39,6 +39,10 @@ pub mod annotation {
     pub const UID_RANGE: &str = "openshift.io/sa.scc.uid-range";
     /// Its groups.
     pub const SUPPLEMENTAL_GROUPS: &str = "openshift.io/sa.scc.supplemental-groups";
+    /// The security context constraints that OpenShift is to admit the pod by, and by no others that would fit.
+    pub const REQUIRED_SCC: &str = "openshift.io/required-scc";
+    /// What a pod that the platform fences gives up, in words.
+    pub const TRADE_OFF: &str = "openshell.ai/network-trade-off";
     /// Podman's: keep finished init containers for their logs, and run them again when the pod is started again.
     pub const PODMAN_INIT: &str = "io.podman.annotations.init.container.type";
 }
@@ -55,6 +59,20 @@ pub mod mesh {
     /// Annotations, with their values: Consul, Linkerd.
     pub const ANNOTATIONS: [(&str, &str); 2] =
         [("consul.hashicorp.com/connect-inject", "false"), ("linkerd.io/inject", "disabled")];
+}
+
+/// Security context constraints of OpenShift.
+pub mod scc {
+    /// Stock: everything.
+    pub const PRIVILEGED: &str = "privileged";
+    /// Stock: whoever is not root, without capabilities.
+    pub const NONROOT: &str = "nonroot-v2";
+    /// Stock: the same, with an id of the namespace's range; every service account may use it.
+    pub const RESTRICTED: &str = "restricted-v2";
+    /// Ours, in images/manifests/openshift: what a sidecar pod asks for.
+    pub const SIDECAR: &str = "openshell-sidecar";
+    /// Ours: what a pod of cni-sidecar asks for whose proxy tells programs apart.
+    pub const CNI_SIDECAR: &str = "openshell-cni-sidecar";
 }
 
 /// Containers.
@@ -142,14 +160,14 @@ pub mod path {
     pub const TOKEN_DIRECTORY: &str = "/var/run/secrets/openshell";
     /// The volume of the workspace, while it is seeded from the image's.
     pub const WORKSPACE_SEED: &str = "/workspace-pvc";
+    /// Directory of the client's TLS material where the supervisor is the workload's user: policies grant /etc by default,
+    /// and nothing of /run.
+    pub const PRIVATE_CLIENT_TLS: &str = "/run/openshell-client-tls";
     /// Directory of the CA's Secret.
     pub const CA_DIRECTORY: &str = "/var/run/openshell-proxy-ca";
     /// Directory of the attestation key's. In the agent's container nothing but Landlock keeps the workload, which is the same
     /// user, from it: so it is in nothing that policies grant.
     pub const ATTESTATION_DIRECTORY: &str = "/var/run/openshell-attestation";
-    /// Directory of the client's TLS material where the workload has the supervisor's user, for the same reason: policies grant
-    /// /etc by default.
-    pub const AGENT_TLS_DIRECTORY: &str = "/var/run/secrets/openshell-tls";
 }
 
 /// Keys of the CA's Secret.
@@ -203,6 +221,8 @@ pub mod companion {
     pub const CA: &str = "os-ca";
     /// Secret of the attestation key.
     pub const ATTESTATION: &str = "os-att";
+    /// Role and RoleBinding by which the pods may use `nonroot-v2`: one pair for all sandboxes of a namespace.
+    pub const NONROOT_GRANT: &str = "openshell-nonroot-v2";
 }
 
 /// PREFIX-ID-HASH, a DNS label whatever the id is; the hash keeps ids apart that are alike without their odd letters.

@@ -45,6 +45,18 @@ impl Object {
         Some(found)
     }
 
+    /// The metadata of the pod in it, where there is one.
+    #[must_use]
+    pub fn pod_metadata(&self) -> Option<&Value> {
+        let found = match self.kind() {
+            "Pod" => &self.0["metadata"],
+            "Sandbox" => &self.0["spec"]["podTemplate"]["metadata"],
+            "Deployment" => &self.0["spec"]["template"]["metadata"],
+            _ => return None,
+        };
+        Some(found)
+    }
+
     /// The object as a YAML document.
     #[must_use]
     pub fn to_yaml(&self) -> String {

@@ -1,7 +1,7 @@
 //! Everything that is decided before anything is rendered: where the sandbox is, who is who in it, how it is run.
 
 use super::cluster::{self, Cluster};
-use super::config::{DriverConfig, Sideload, Topology, WorkspaceMode};
+use super::config::{DriverConfig, NetworkEnforcement, Sideload, Topology, WorkspaceMode};
 use super::sandbox::SandboxSpec;
 use crate::contract::{Ids, SANDBOX_HOME};
 
@@ -62,6 +62,18 @@ impl<'a> Plan<'a> {
             proxy,
             runtime_class: classes.into_iter().flatten().find(|class| !class.is_empty()),
         }
+    }
+
+    /// Whether the platform fences the one container that everything is in.
+    pub(super) fn is_fenced_by_platform(&self) -> bool {
+        self.config.topology == Topology::Combined && self.config.network_enforcement == NetworkEnforcement::Platform
+    }
+
+    /// What the containers without privilege run as; `None` leaves it to the namespace, as `restricted-v2` of OpenShift wants
+    /// it: the supervisor takes whom it finds itself to be.
+    pub(super) fn runs_as(&self) -> Option<Ids> {
+        let said = self.config.sandbox_uid.is_some() || self.config.sandbox_gid.is_some();
+        (said || !self.is_fenced_by_platform()).then_some(self.workload)
     }
 
     /// The runtime by its class's name.

@@ -8,7 +8,7 @@ use super::names::{DOCKER_HOST, annotation, label, mesh, volume as names};
 use super::object::{Fields, Object, strings};
 use super::plan::Plan;
 use super::sandbox::Toleration;
-use super::volume;
+use super::{openshift, volume};
 use crate::contract::HOST_ALIAS;
 
 /// A pod.
@@ -62,6 +62,9 @@ impl Pod {
         }
         labels = labels.and(identity_labels(plan));
         annotations = annotations.with(annotation::SANDBOX_ID, plan.sandbox.id.as_str());
+        if openshift::is_openshift(plan) {
+            annotations = annotations.with(annotation::REQUIRED_SCC, openshift::scc(plan.config));
+        }
         for (key, value) in &self.labels {
             labels = labels.with(*key, value.as_str());
         }

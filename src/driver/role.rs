@@ -61,7 +61,7 @@ pub(super) fn verify_fence(plan: &Plan<'_>) -> Container {
 
 /// Copies the executable into the agent's volume, where an image cannot be mounted.
 pub(super) fn install(plan: &Plan<'_>) -> Container {
-    supervisor(plan, container::INSTALL, Security::none(plan.workload))
+    supervisor(plan, container::INSTALL, Security::none(plan.runs_as()))
         .command(path::SUPERVISOR, "sideload", [path::SIDELOADED.to_owned()])
         .mounts([Mount::read_write(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY)])
 }
@@ -73,7 +73,7 @@ pub(super) fn of_agent_image(
     role: &str,
     flags: impl IntoIterator<Item = String>,
 ) -> Container {
-    let security = confined(plan, Security::none(plan.workload));
+    let security = confined(plan, Security::none(plan.runs_as()));
     Container::new(name, plan.agent_image(), &plan.config.image_pull_policy, security)
         .command(path::SIDELOADED, role, flags)
         .mounts([Mount::read_only(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY)])
@@ -169,13 +169,10 @@ pub(super) fn upstream_flags(plan: &Plan<'_>) -> Vec<String> {
 
 /// Which sandbox it is, and who its workload.
 pub(super) fn identity(plan: &Plan<'_>) -> Vec<(&'static str, String)> {
-    let Ids { uid, gid } = plan.workload;
-    let mut variables = vec![
-        (env::SANDBOX, plan.sandbox.name.clone()),
-        (env::SANDBOX_ID, plan.sandbox.id.clone()),
-        (env::SANDBOX_UID, uid.to_string()),
-        (env::SANDBOX_GID, gid.to_string()),
-    ];
+    let mut variables = vec![(env::SANDBOX, plan.sandbox.name.clone()), (env::SANDBOX_ID, plan.sandbox.id.clone())];
+    if let Some(Ids { uid, gid }) = plan.runs_as() {
+        variables.extend([(env::SANDBOX_UID, uid.to_string()), (env::SANDBOX_GID, gid.to_string())]);
+    }
     if !plan.sandbox.log_level.is_empty() {
         variables.push((env::LOG_LEVEL, plan.sandbox.log_level.clone()));
     }

@@ -159,13 +159,13 @@ impl SandboxSpec {
         problems.settle(sandbox)
     }
 
-    fn read(mut table: Table<'_>) -> Self {
+    pub(super) fn read(mut table: Table<'_>) -> Self {
         let sandbox = Self {
-            id: table.text("id"),
-            name: table.text("name"),
-            workspace: table.text("workspace"),
+            id: table.required("id").text("id"),
+            name: table.required("name").text("name"),
+            workspace: table.required("workspace").text("workspace"),
             image: table.text("image"),
-            command: table.strings("command").unwrap_or_default(),
+            command: table.required("command").strings("command").unwrap_or_default(),
             tty: table.boolean("tty").unwrap_or(false),
             environment: table.string_map("environment"),
             log_level: table.text("log_level"),
@@ -184,7 +184,7 @@ impl SandboxSpec {
 
 /// The roles check the whole of it; here is only what tells a policy from something else.
 fn policy(mut table: Table<'_>) -> Map<String, Value> {
-    let version = table.number("version");
+    let version = table.required("version").number("version");
     if version != Some(1) {
         let remedy = "begin the policy with `version: 1`";
         table.problems().without(table.path("version"), "1", remedy);
@@ -257,8 +257,8 @@ fn tolerations(table: &mut Table<'_>) -> Vec<Toleration> {
 
 fn mount(mut table: Table<'_>) -> UserMount {
     let mount = UserMount {
-        name: table.text("name"),
-        mount_path: table.text("mount_path"),
+        name: table.required("name").text("name"),
+        mount_path: table.required("mount_path").text("mount_path"),
         sub_path: table.string("sub_path").filter(|path| !path.is_empty()),
         read_only: table.boolean("read_only").unwrap_or(true),
     };
@@ -267,11 +267,11 @@ fn mount(mut table: Table<'_>) -> UserMount {
 }
 
 fn volume(mut table: Table<'_>) -> UserVolume {
-    let name = table.text("name");
-    let mut claim = table.table("persistent_volume_claim");
+    let name = table.required("name").text("name");
+    let mut claim = table.required("persistent_volume_claim").table("persistent_volume_claim");
     let volume = UserVolume {
         name,
-        claim_name: claim.text("claim_name"),
+        claim_name: claim.required("claim_name").text("claim_name"),
         read_only: claim.boolean("read_only").unwrap_or(true),
     };
     claim.finish();

@@ -13,6 +13,9 @@ mod policy;
 mod process;
 mod proxy;
 mod remote;
+mod render;
+#[cfg(test)]
+mod rendered;
 mod run;
 mod sandbox;
 mod sideload;
@@ -140,6 +143,12 @@ pub const TABLE: &[Role] = &[
         summary: "check a policy file, or explain what it decides",
         command: cli::Policy::command,
         run: |matches| with(matches, policy::run),
+    },
+    Role {
+        name: "render",
+        summary: "print the Kubernetes objects of a sandbox",
+        command: cli::Render::command,
+        run: |matches| with(matches, render::run),
     },
     Role {
         name: "completions",

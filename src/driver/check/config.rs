@@ -43,6 +43,7 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
     upstream(&config.upstream_proxy, problems);
     peers(config, problems);
     canaries(config, problems);
+    ranges(config, problems);
 }
 
 fn images(config: &DriverConfig, problems: &Problems) {
@@ -186,15 +187,81 @@ fn upstream(proxy: &UpstreamProxyConfig, problems: &Problems) {
     }
 }
 
+fn ranges(config: &DriverConfig, problems: &Problems) {
+    for (index, range) in config.platform_network.egress.iter().enumerate() {
+        let path = |field: &str| format!("platform_network.egress[{index}].{field}");
+        let whole = Range::parse(&range.cidr);
+        if whole.is_none() {
+            let expected = "a range of addresses: ADDRESS/BITS";
+            problems.with(path("cidr"), &range.cidr, expected, "give one, such as 203.0.113.0/24 or 2001:db8::/32");
+        }
+        for (at, inner) in range.except.iter().enumerate() {
+            let within = match (whole, Range::parse(inner)) {
+                (Some(whole), Some(part)) => whole.holds(part),
+                (None, Some(_)) => true,
+                (_, None) => false,
+            };
+            if !within {
+                let expected = format!("a range within {}, and smaller", range.cidr);
+                problems.with(path(&format!("except[{at}]")), inner, expected, "correct it, or leave it out");
+            }
+        }
+        if range.ports.is_empty() || range.ports.contains(&0) {
+            let remedy = "name them: a range without ports would be open on all";
+            problems.without(path("ports"), "at least one port, each from 1 to 65535", remedy);
+        }
+    }
+}
+
+/// A range of addresses.
+#[derive(Clone, Copy)]
+struct Range {
+    address: IpAddr,
+    bits: u32,
+}
+
+impl Range {
+    fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = text.split_once('/')?;
+        let address: IpAddr = address.parse().ok()?;
+        let digits = !bits.is_empty() && bits.bytes().all(|byte| byte.is_ascii_digit());
+        let most = if address.is_ipv4() { u32::BITS } else { u128::BITS };
+        let bits = bits.parse().ok().filter(|bits| digits && *bits <= most)?;
+        Some(Self { address, bits })
+    }
+
+    /// Whether another one is a part of it, and not the whole (the API's rule for `except`).
+    fn holds(self, part: Self) -> bool {
+        let same = match (self.address, part.address) {
+            (IpAddr::V4(whole), IpAddr::V4(part)) => {
+                let mask = u32::MAX.checked_shl(u32::BITS - self.bits).unwrap_or(0);
+                whole.to_bits() & mask == part.to_bits() & mask
+            }
+            (IpAddr::V6(whole), IpAddr::V6(part)) => {
+                let mask = u128::MAX.checked_shl(u128::BITS - self.bits).unwrap_or(0);
+                whole.to_bits() & mask == part.to_bits() & mask
+            }
+            _ => false,
+        };
+        same && part.bits > self.bits
+    }
+}
+
 fn peers(config: &DriverConfig, problems: &Problems) {
-    let lists = [("dns_peers", &config.proxy_pod.dns_peers), ("gateway_peers", &config.proxy_pod.gateway_peers)];
+    let (proxy_pod, platform) = (&config.proxy_pod, &config.platform_network);
+    let lists = [
+        ("proxy_pod.dns_peers", &proxy_pod.dns_peers),
+        ("proxy_pod.gateway_peers", &proxy_pod.gateway_peers),
+        ("platform_network.dns_peers", &platform.dns_peers),
+        ("platform_network.gateway_peers", &platform.gateway_peers),
+    ];
     for (list, peers) in lists {
         for (index, peer) in peers.iter().enumerate() {
             let selectors = [("namespace_selector", &peer.namespace_selector), ("pod_selector", &peer.pod_selector)];
             for (selector, labels) in selectors {
                 for (key, value) in labels {
                     if !shape::is_label_key(key) || !shape::is_label_value(value) {
-                        let path = format!("proxy_pod.{list}[{index}].{selector}.{key}");
+                        let path = format!("{list}[{index}].{selector}.{key}");
                         problems.with(path, value, "a label", "give a label as the pods have it");
                     }
                 }

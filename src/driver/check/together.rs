@@ -3,7 +3,9 @@
 use super::mounts::meet;
 use crate::contract::Ids;
 use crate::driver::cluster::{AttestationKey, Cluster};
-use crate::driver::config::{AppArmor, Topology, WorkspaceMode};
+use crate::driver::config::{AppArmor, NetworkEnforcement, Topology, WorkspaceMode};
+use crate::driver::names::scc;
+use crate::driver::openshift;
 use crate::driver::plan::{Plan, SandboxedRuntime};
 use crate::driver::problem::{Document, Problem, Problems};
 use crate::driver::shape::{self, LABEL_LENGTH};
@@ -14,6 +16,7 @@ pub(in crate::driver) fn together(plan: &Plan<'_>) -> Vec<Problem> {
         (Problems::of(Document::Config), Problems::of(Document::Sandbox), Problems::of(Document::Cluster));
     ids(plan, &config);
     of_topology(plan, &config);
+    of_platform(plan, &config);
     names(plan, &sandbox);
     runtime(plan, &config, &sandbox);
     spiffe(plan, &sandbox);
@@ -55,9 +58,39 @@ fn of_topology(plan: &Plan<'_>, problems: &Problems) {
         let expected = format!("no credential of the corporate proxy in topology {}", topology.name());
         problems.with("proxy_auth_secret_name", name, expected, "use sidecar or cni-sidecar, or remove the Secret");
     }
-    if config.app_armor_profile == Some(AppArmor::Unconfined) && topology == Topology::ProxyPod {
-        let remedy = "remove the field, or choose RuntimeDefault: nothing in proxy-pod needs to be unconfined";
+    let unprivileged = topology == Topology::ProxyPod || plan.is_fenced_by_platform();
+    if config.app_armor_profile == Some(AppArmor::Unconfined) && unprivileged {
+        let remedy = "remove the field, or choose RuntimeDefault: nothing in these pods needs to be unconfined";
         problems.with("app_armor_profile", "Unconfined", "a profile that Pod Security `restricted` admits", remedy);
+    }
+}
+
+/// What the platform enforces is asked for by name, with what it is to let through.
+fn of_platform(plan: &Plan<'_>, problems: &Problems) {
+    let config = plan.config;
+    let (asked, topology) = (config.network_enforcement == NetworkEnforcement::Platform, config.topology);
+    if asked && topology != Topology::Combined {
+        let expected = format!("namespace in topology {}, which has a fence of its own", topology.name());
+        let remedy = "remove the field, or use it with topology combined";
+        problems.with("network_enforcement", "platform", expected, remedy);
+    }
+    if plan.is_fenced_by_platform() && config.platform_network.egress.is_empty() {
+        let expected = "at least one range with network_enforcement = \"platform\"";
+        let remedy = "name what the proxy may dial, such as {cidr = \"0.0.0.0/0\", except = [\"10.0.0.0/8\"], ports = [443]}; a \
+                      NetworkPolicy cannot tell it from the workload, which may dial the same";
+        problems.without("platform_network.egress", expected, remedy);
+    }
+    if plan.is_fenced_by_platform() && plan.spiffe().is_some() {
+        let socket = &config.provider_spiffe_workload_api_socket_path;
+        let expected = "no socket that the workload could connect to as well as the proxy, with network_enforcement = \"platform\"";
+        let remedy = "use proxy-pod, whose proxy is alone with it, or remove the field";
+        problems.with("provider_spiffe_workload_api_socket_path", socket, expected, remedy);
+    }
+    let scc = openshift::scc(config);
+    if config.openshift.nonroot_scc && scc != scc::NONROOT {
+        let expected = format!("false where pods go by {scc}, as in topology {}", topology.name());
+        let remedy = "remove the field, or use topology proxy-pod";
+        problems.with("openshift.nonroot_scc", true, expected, remedy);
     }
 }
 
@@ -83,6 +116,8 @@ fn names(plan: &Plan<'_>, problems: &Problems) {
 fn runtime(plan: &Plan<'_>, config: &Problems, sandbox: &Problems) {
     let (topology, runtime) = (plan.config.topology, plan.sandboxed_runtime());
     let expected = match (topology, runtime) {
+        // What keeps the workload from the proxy's files there, and gVisor has none.
+        (_, Some(SandboxedRuntime::Gvisor)) if plan.is_fenced_by_platform() => "a runtime with Landlock",
         (Topology::Combined | Topology::Sidecar | Topology::CniSidecar, Some(SandboxedRuntime::Gvisor)) => {
             "a runtime with nf_tables"
         }

@@ -40,6 +40,16 @@ impl Topology {
     }
 }
 
+/// Who keeps the workload of a combined sandbox from going around the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkEnforcement {
+    /// A network namespace of the workload's own, which takes privileges.
+    Namespace,
+    /// The platform, by a NetworkPolicy of the pod: it takes no privilege, and holds programs that ignore the proxy to
+    /// addresses and ports instead of to the policy. Never chosen by itself.
+    Platform,
+}
+
 /// How the executable comes into the agent's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sideload {
@@ -133,6 +143,35 @@ pub struct ProxyPodConfig {
     pub canaries: Vec<String>,
 }
 
+/// Addresses that a NetworkPolicy lets a pod reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EgressRange {
+    /// The range: `ADDRESS/BITS`.
+    pub cidr: String,
+    /// Ranges within it that stay closed.
+    pub except: Vec<String>,
+    /// TCP ports there.
+    pub ports: Vec<u16>,
+}
+
+/// Settings of [`NetworkEnforcement::Platform`]: what the pod may reach, the proxy in it and whoever ignores the proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlatformNetworkConfig {
+    /// The cluster's DNS.
+    pub dns_peers: Vec<Peer>,
+    /// The gateway.
+    pub gateway_peers: Vec<Peer>,
+    /// Everything else; there is no default that would be right.
+    pub egress: Vec<EgressRange>,
+}
+
+/// Settings for OpenShift.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenShiftConfig {
+    /// Whether a Role and a RoleBinding are rendered by which the pods' service account may use the stock SCC nonroot-v2.
+    pub nonroot_scc: bool,
+}
+
 /// The corporate proxy, through which everything leaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamProxyConfig {
@@ -186,10 +225,16 @@ pub struct DriverConfig {
     pub supervisor_sideload_method: Sideload,
     /// How a sandbox is divided.
     pub topology: Topology,
+    /// Who fences a combined sandbox.
+    pub network_enforcement: NetworkEnforcement,
     /// Of sidecar and cni-sidecar.
     pub sidecar: SidecarConfig,
     /// Of proxy-pod.
     pub proxy_pod: ProxyPodConfig,
+    /// Of combined sandboxes that the platform fences.
+    pub platform_network: PlatformNetworkConfig,
+    /// Of OpenShift.
+    pub openshift: OpenShiftConfig,
     /// The corporate proxy.
     pub upstream_proxy: UpstreamProxyConfig,
     /// URL of the gateway; without one nothing of a gateway's is rendered.
@@ -227,6 +272,7 @@ impl Default for DriverConfig {
             pod_selector: [("k8s-app".into(), name.into())].into(),
             port: DNS_PORT,
         };
+        let dns_peers = || vec![peer("kube-dns"), peer("coredns")];
         Self {
             workspace_mode: WorkspaceMode::Shared,
             gateway_id: "openshell".into(),
@@ -240,14 +286,21 @@ impl Default for DriverConfig {
             supervisor_image: concat!("openshell-supervisor:", env!("CARGO_PKG_VERSION")).into(),
             supervisor_sideload_method: Sideload::ImageVolume,
             topology: Topology::Combined,
+            network_enforcement: NetworkEnforcement::Namespace,
             sidecar: SidecarConfig { proxy_uid: PROXY_ID, proxy_gid: PROXY_ID, binary_aware: true },
             proxy_pod: ProxyPodConfig {
                 proxy_uid: PROXY_ID,
                 affinity: Affinity::Disabled,
-                dns_peers: vec![peer("kube-dns"), peer("coredns")],
+                dns_peers: dns_peers(),
                 gateway_peers: Vec::new(),
                 canaries: Vec::new(),
             },
+            platform_network: PlatformNetworkConfig {
+                dns_peers: dns_peers(),
+                gateway_peers: Vec::new(),
+                egress: Vec::new(),
+            },
+            openshift: OpenShiftConfig::default(),
             upstream_proxy: UpstreamProxyConfig::default(),
             grpc_endpoint: None,
             ssh_socket_path: "/run/openshell/ssh.sock".into(),

@@ -3,12 +3,17 @@
 use serde_json::Value;
 
 use super::{
-    Affinity, AppArmor, DriverConfig, GREATEST_ID, LEAST_PROXY_ID, ManagedSshIngress, Peer, ProxyPodConfig,
-    SidecarConfig, Sideload, TOKEN_TTL, Topology, UpstreamProxyConfig, WorkspaceMode,
+    Affinity, AppArmor, DriverConfig, EgressRange, GREATEST_ID, LEAST_PROXY_ID, ManagedSshIngress, NetworkEnforcement,
+    OpenShiftConfig, Peer, PlatformNetworkConfig, ProxyPodConfig, SidecarConfig, Sideload, TOKEN_TTL, Topology,
+    UpstreamProxyConfig, WorkspaceMode,
 };
 use crate::driver::check;
 use crate::driver::problem::{Document, Errors, Problems};
 use crate::driver::read::Table;
+
+/// Who fences a combined sandbox, by name.
+const ENFORCEMENTS: [(&str, NetworkEnforcement); 2] =
+    [("namespace", NetworkEnforcement::Namespace), ("platform", NetworkEnforcement::Platform)];
 
 /// Where the table is in a gateway's configuration.
 const TABLE: [&str; 3] = ["openshell", "drivers", "kubernetes"];
@@ -39,7 +44,7 @@ impl DriverConfig {
         problems.settle(config)
     }
 
-    fn read(mut table: Table<'_>) -> Self {
+    pub(in crate::driver) fn read(mut table: Table<'_>) -> Self {
         let defaults = Self::default();
         let text = |table: &mut Table<'_>, key, default: &str| table.string(key).unwrap_or_else(|| default.to_owned());
         let sideload = [("image-volume", Sideload::ImageVolume), ("init-container", Sideload::InitContainer)];
@@ -58,8 +63,13 @@ impl DriverConfig {
                 .choice("supervisor_sideload_method", &sideload)
                 .unwrap_or(defaults.supervisor_sideload_method),
             topology: table.choice("topology", &Topology::ALL).unwrap_or(defaults.topology),
+            network_enforcement: table
+                .choice("network_enforcement", &ENFORCEMENTS)
+                .unwrap_or(defaults.network_enforcement),
             sidecar: sidecar(table.table("sidecar"), &defaults.sidecar),
             proxy_pod: proxy_pod(table.table("proxy_pod"), defaults.proxy_pod),
+            platform_network: platform_network(table.table("platform_network"), defaults.platform_network),
+            openshift: openshift(table.table("openshift")),
             upstream_proxy: upstream_proxy(&mut table),
             grpc_endpoint: table.string("grpc_endpoint").filter(|url| !url.is_empty()),
             ssh_socket_path: text(&mut table, "ssh_socket_path", &defaults.ssh_socket_path),
@@ -141,6 +151,37 @@ fn proxy_pod(mut table: Table<'_>, defaults: ProxyPodConfig) -> ProxyPodConfig {
     proxy_pod
 }
 
+fn platform_network(mut table: Table<'_>, defaults: PlatformNetworkConfig) -> PlatformNetworkConfig {
+    let platform = PlatformNetworkConfig {
+        dns_peers: peers(&mut table, "dns_peers").unwrap_or(defaults.dns_peers),
+        gateway_peers: peers(&mut table, "gateway_peers").unwrap_or(defaults.gateway_peers),
+        egress: table.tables("egress").unwrap_or_default().into_iter().map(egress_range).collect(),
+    };
+    table.finish();
+    platform
+}
+
+fn egress_range(mut table: Table<'_>) -> EgressRange {
+    let range = EgressRange {
+        cidr: table.required("cidr").text("cidr"),
+        except: table.strings("except").unwrap_or_default(),
+        ports: ports(&mut table),
+    };
+    table.finish();
+    range
+}
+
+fn ports(table: &mut Table<'_>) -> Vec<u16> {
+    let numbers = table.required("ports").numbers("ports", 1, u32::from(u16::MAX)).unwrap_or_default();
+    numbers.into_iter().filter_map(|port| u16::try_from(port).ok()).collect()
+}
+
+fn openshift(mut table: Table<'_>) -> OpenShiftConfig {
+    let openshift = OpenShiftConfig { nonroot_scc: table.boolean("nonroot_scc").unwrap_or(false) };
+    table.finish();
+    openshift
+}
+
 /// An empty list reads as "nobody" and would, as an empty rule, mean "everybody": it is refused.
 fn peers(table: &mut Table<'_>, key: &'static str) -> Option<Vec<Peer>> {
     let listed = table.tables(key)?;
@@ -200,7 +241,8 @@ fn app_armor(table: &mut Table<'_>) -> Option<AppArmor> {
 fn warm_pooling(table: Option<Table<'_>>) {
     let Some(mut table) = table else { return };
     let mut templates = table.table("templates");
-    if table.boolean("enabled") == Some(true) || templates.boolean("enabled") == Some(true) {
+    let enabled = [table.boolean("enabled"), templates.boolean("enabled")];
+    if enabled.contains(&Some(true)) {
         let remedy = "set it to false: sandboxes are rendered one by one here";
         table.problems().with(table.path("enabled"), true, "no warm pools", remedy);
     }

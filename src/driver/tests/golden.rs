@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::{LOCAL, SANDBOX, of, rendered};
-use crate::driver::{SandboxApi, Topology, privileges, to_yaml};
+use super::{LOCAL, PLATFORM, SANDBOX, of, rendered};
+use crate::driver::{Object, SandboxApi, Topology, comparison, privileges, to_yaml};
 
 fn compare(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rendered").join(name);
@@ -33,6 +33,19 @@ fn a_pod_of_every_topology_is_what_its_document_says() {
         compare(&format!("{name}.yaml"), &to_yaml(&objects));
         compare(&format!("{name}.privileges.txt"), &privileges(&objects).to_string());
     }
+    compare("platform.yaml", &to_yaml(&platform()));
+}
+
+fn platform() -> Vec<Object> {
+    of(Topology::Combined, &format!("{LOCAL}{PLATFORM}"), SANDBOX, None)
+}
+
+#[test]
+fn what_the_topologies_take_is_what_its_table_says() {
+    let mut sets: Vec<(String, Vec<Object>)> =
+        Topology::ALL.map(|(name, topology)| (name.to_owned(), of(topology, LOCAL, SANDBOX, None))).into();
+    sets.push(("platform-enforced".into(), platform()));
+    compare("comparison.txt", &comparison(&sets).to_string());
 }
 
 #[test]

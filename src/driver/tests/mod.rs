@@ -2,10 +2,12 @@
 
 mod golden;
 mod network_policies;
+mod openshift;
 mod pod_security;
 mod privileges;
 mod refusals;
 mod rendering;
+mod schema;
 mod validity;
 
 use super::cluster::{AttestationKey, ProxyCa};
@@ -19,6 +21,12 @@ pub(super) const LOCAL: &str = r#"
 supervisor_image = "localhost/openshell-supervisor"
 default_image = "localhost/openshell-sandbox"
 supervisor_sideload_method = "init-container"
+"#;
+
+/// A combined sandbox that the platform fences.
+pub(super) const PLATFORM: &str = r#"
+network_enforcement = "platform"
+platform_network.egress = [{cidr = "0.0.0.0/0", except = ["10.0.0.0/8", "169.254.0.0/16"], ports = [80, 443]}]
 "#;
 
 /// The sandbox of the golden files.

@@ -3,22 +3,38 @@
 //! an absent or empty list of peers is everybody, ports are the pods' own.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::{LOCAL, SANDBOX, cluster, config, rendered, sandbox};
+use super::{LOCAL, PLATFORM, SANDBOX, cluster, config, rendered, sandbox};
 use crate::driver::config::Peer;
 use crate::driver::{DriverConfig, Object, Topology};
 
 type Labels = BTreeMap<String, String>;
 
-/// A pod in a cluster.
+/// A pod in a cluster, or who is outside of it.
 #[derive(Clone, Debug, Default)]
 struct Pod {
     namespace: String,
     namespace_labels: Labels,
     labels: Labels,
+    /// Where ranges of addresses are to find it.
+    address: Option<Ipv4Addr>,
+}
+
+/// Somebody outside of the cluster.
+fn outside(address: [u8; 4]) -> Pod {
+    Pod { address: Some(address.into()), ..Pod::default() }
+}
+
+fn is_in(range: &Value, address: Ipv4Addr) -> bool {
+    let (start, bits) = range.as_str().and_then(|range| range.split_once('/')).expect("a range");
+    let start: Ipv4Addr = start.parse().expect("an address");
+    let bits: u32 = bits.parse().expect("bits");
+    let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+    start.to_bits() & mask == address.to_bits() & mask
 }
 
 fn labels(value: &Value) -> Labels {
@@ -53,6 +69,13 @@ fn says(
         let listed = rule[peers].as_array().unwrap_or(&everybody);
         let peer = listed.is_empty()
             || listed.iter().any(|peer| {
+                if !peer["ipBlock"].is_null() {
+                    let (block, address) = (&peer["ipBlock"], other.address);
+                    let excepted = |address| {
+                        block["except"].as_array().is_some_and(|all| all.iter().any(|part| is_in(part, address)))
+                    };
+                    return address.is_some_and(|address| is_in(&block["cidr"], address) && !excepted(address));
+                }
                 let namespace = match &peer["namespaceSelector"] {
                     Value::Null => {
                         policy["metadata"]["namespace"] == other.namespace.as_str() || peer["podSelector"].is_null()
@@ -91,8 +114,8 @@ fn pods(objects: &[Object]) -> (Pod, Pod) {
         let own = if kind == "Pod" { &object["metadata"] } else { &object["spec"]["template"]["metadata"] };
         Pod {
             namespace: object["metadata"]["namespace"].as_str().expect("a namespace").to_owned(),
-            namespace_labels: Labels::new(),
             labels: labels(&own["labels"]),
+            ..Pod::default()
         }
     };
     (pod("Pod"), pod("Deployment"))
@@ -119,8 +142,12 @@ fn an_agent_reaches_its_proxy_dns_and_the_gateway_and_without_the_fence_everybod
     let (agent, proxy) = pods(&mine);
     let (neighbour, their_proxy) = pods(&objects(dns, gateway, "two"));
     let resolver = Pod { namespace: "dns".into(), namespace_labels: map(&[("name", "dns")]), ..Pod::default() };
-    let server =
-        Pod { namespace: "gw".into(), namespace_labels: map(&[("team", "gw")]), labels: map(&[("app", "gateway")]) };
+    let server = Pod {
+        namespace: "gw".into(),
+        namespace_labels: map(&[("team", "gw")]),
+        labels: map(&[("app", "gateway")]),
+        ..Pod::default()
+    };
     let impostor = Pod { labels: map(&[("app", "gateway")]), ..resolver.clone() };
     let all = policies(&mine);
     for (to, port, expected) in [
@@ -155,6 +182,42 @@ fn the_simulator_takes_an_empty_peer_for_everybody_and_none_is_rendered() {
     assert!(passes(&all, &agent, &anybody, ("TCP", 443)), "a policy with an empty peer would be open");
 }
 
+#[test]
+fn what_the_platform_fences_reaches_what_the_operator_has_named_and_nothing_else() {
+    let config = config(&format!("{LOCAL}{PLATFORM}"));
+    let objects = rendered(&config, &sandbox(SANDBOX), &cluster(None));
+    let all = policies(&objects);
+    assert_eq!(objects[0].kind(), "NetworkPolicy", "before anything that can start");
+    let metadata = &objects.last().expect("a pod").value()["metadata"];
+    let agent = Pod { namespace: "openshell".into(), labels: labels(&metadata["labels"]), ..Pod::default() };
+    let neighbour = Pod { namespace: "openshell".into(), address: Some([10, 1, 2, 3].into()), ..Pod::default() };
+    let resolver = Pod {
+        namespace: "kube-system".into(),
+        namespace_labels: map(&[("kubernetes.io/metadata.name", "kube-system")]),
+        labels: map(&[("k8s-app", "kube-dns")]),
+        ..Pod::default()
+    };
+    for (to, port, expected) in [
+        (outside([1, 1, 1, 1]), ("TCP", 443), true),
+        (outside([1, 1, 1, 1]), ("TCP", 80), true),
+        (outside([1, 1, 1, 1]), ("TCP", 22), false),
+        (outside([1, 1, 1, 1]), ("UDP", 443), false),
+        (outside([169, 254, 169, 254]), ("TCP", 80), false),
+        (neighbour, ("TCP", 443), false),
+        (resolver.clone(), ("UDP", 53), true),
+        (resolver, ("TCP", 443), false),
+    ] {
+        assert_eq!(passes(&all, &agent, &to, port), expected, "{to:?} {port:?}");
+        // The control: it is the fence that refuses.
+        assert!(passes(&[], &agent, &to, port));
+    }
+    // What the operator is told, where they look.
+    for object in [&objects[0], objects.last().expect("a pod")] {
+        let told = object.value()["metadata"]["annotations"]["openshell.ai/network-trade-off"].as_str().expect("words");
+        assert!(told.contains("NetworkPolicy alone"), "{told}");
+    }
+}
+
 proptest! {
     #[test]
     fn an_agent_reaches_nobody_by_accident(
@@ -166,7 +229,7 @@ proptest! {
         let peer = Peer { namespace_selector: spaces.clone(), pod_selector: selected.clone(), port: open };
         let mine = objects(vec![peer.clone()], vec![], "one");
         let (agent, _) = pods(&mine);
-        let to = Pod { namespace, namespace_labels, labels };
+        let to = Pod { namespace, namespace_labels, labels, address: None };
         // A peer without namespaces means the agent's own, and no pod here is in it.
         let meant = !spaces.is_empty()
             && port == open

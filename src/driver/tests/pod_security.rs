@@ -1,168 +1,12 @@
-//! The Pod Security Standards (kubernetes.io/docs/concepts/security/pod-security-standards), as written there, applied to
-//! rendered pods. `baseline` and `restricted` of Kubernetes 1.34, for Linux.
+//! The standards' evaluator, proven on fixtures of our own, and what it says of rendered pods.
 
 use serde_json::{Value, json};
 
-use super::{LOCAL, SANDBOX, agent_spec, containers, of};
+use super::{LOCAL, PLATFORM, SANDBOX, agent_spec, containers, of};
+use crate::driver::pod_security::{Level, level, of_container, of_pod};
 use crate::driver::{SandboxApi, Topology};
 
-/// Capabilities that `baseline` lets a container add: those that runtimes give by default.
-const BASELINE_CAPABILITIES: [&str; 13] = [
-    "AUDIT_WRITE",
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "MKNOD",
-    "NET_BIND_SERVICE",
-    "SETFCAP",
-    "SETGID",
-    "SETPCAP",
-    "SETUID",
-    "SYS_CHROOT",
-];
-/// Kinds of volumes that `restricted` admits.
-const RESTRICTED_VOLUMES: [&str; 9] = [
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "image",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
-];
-/// Sysctls that `baseline` admits.
-const SAFE_SYSCTLS: [&str; 10] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-];
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-fn is_one_of(value: &Value, allowed: &[&str]) -> bool {
-    value.is_null() || value.as_str().is_some_and(|text| allowed.contains(&text))
-}
-
-/// What `baseline` holds against a pod's own fields.
-fn baseline_of_pod(spec: &Value) -> Vec<String> {
-    let mut found = Vec::new();
-    for field in ["hostNetwork", "hostPID", "hostIPC"] {
-        if spec[field] == true {
-            found.push(field.to_owned());
-        }
-    }
-    for volume in list(&spec["volumes"]) {
-        if !volume["hostPath"].is_null() {
-            found.push("hostPath".to_owned());
-        }
-    }
-    for sysctl in list(&spec["securityContext"]["sysctls"]) {
-        if !is_one_of(&sysctl["name"], &SAFE_SYSCTLS) {
-            found.push("sysctls".to_owned());
-        }
-    }
-    found.extend(baseline_of_context(&spec["securityContext"]));
-    found
-}
-
-/// What `baseline` holds against a security context, of a pod or a container.
-fn baseline_of_context(context: &Value) -> Vec<String> {
-    let mut found = Vec::new();
-    let windows = &context["windowsOptions"]["hostProcess"];
-    let selinux = &context["seLinuxOptions"];
-    let types = ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
-    for (name, held) in [
-        ("hostProcess", *windows == true),
-        ("appArmorProfile", !is_one_of(&context["appArmorProfile"]["type"], &["RuntimeDefault", "Localhost"])),
-        ("seLinuxOptions.type", !is_one_of(&selinux["type"], &types)),
-        ("seLinuxOptions.user", !is_one_of(&selinux["user"], &[""])),
-        ("seLinuxOptions.role", !is_one_of(&selinux["role"], &[""])),
-        ("seccompProfile", !is_one_of(&context["seccompProfile"]["type"], &["RuntimeDefault", "Localhost"])),
-    ] {
-        if held {
-            found.push(name.to_owned());
-        }
-    }
-    found
-}
-
-fn baseline_of_container(container: &Value) -> Vec<String> {
-    let context = &container["securityContext"];
-    let mut found = baseline_of_context(context);
-    if context["privileged"] == true {
-        found.push("privileged".to_owned());
-    }
-    if list(&context["capabilities"]["add"]).any(|name| !is_one_of(name, &BASELINE_CAPABILITIES)) {
-        found.push("capabilities.add".to_owned());
-    }
-    if list(&container["ports"]).any(|port| port["hostPort"].as_u64().is_some_and(|port| port != 0)) {
-        found.push("hostPort".to_owned());
-    }
-    if !is_one_of(&context["procMount"], &["Default"]) {
-        found.push("procMount".to_owned());
-    }
-    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let hosts = [&container[probe]["httpGet"]["host"], &container[probe]["tcpSocket"]["host"]];
-        if hosts.into_iter().any(|host| !is_one_of(host, &["", "127.0.0.1", "::1"])) {
-            found.push("probe host".to_owned());
-        }
-    }
-    found
-}
-
-/// What `restricted` holds against a pod's own fields.
-pub(super) fn of_pod(spec: &Value) -> Vec<String> {
-    let mut found = baseline_of_pod(spec);
-    for volume in list(&spec["volumes"]) {
-        let kind = volume.as_object().and_then(|fields| fields.keys().find(|field| *field != "name"));
-        if kind.is_some_and(|kind| !RESTRICTED_VOLUMES.contains(&kind.as_str())) {
-            found.push("volumes".to_owned());
-        }
-    }
-    found
-}
-
-/// What `restricted` holds against one container of a pod. Only a pod in a user namespace of its own may run as root.
-pub(super) fn of_container(spec: &Value, container: &Value) -> Vec<String> {
-    let mut found = baseline_of_container(container);
-    let (own, pods) = (&container["securityContext"], &spec["securityContext"]);
-    let inherited = |field: &str| if own[field].is_null() { pods[field].clone() } else { own[field].clone() };
-    let dropped = list(&own["capabilities"]["drop"]).any(|name| name == "ALL");
-    let relaxed = spec["hostUsers"] == false;
-    for (name, held) in [
-        ("allowPrivilegeEscalation", own["allowPrivilegeEscalation"] != false),
-        ("runAsNonRoot", !relaxed && inherited("runAsNonRoot") != true),
-        ("runAsUser", !relaxed && (own["runAsUser"] == 0 || pods["runAsUser"] == 0)),
-        (
-            "seccompProfile unset",
-            !inherited("seccompProfile")["type"]
-                .as_str()
-                .is_some_and(|kind| ["RuntimeDefault", "Localhost"].contains(&kind)),
-        ),
-        ("capabilities.drop", !dropped),
-        ("capabilities.add", list(&own["capabilities"]["add"]).any(|name| name != "NET_BIND_SERVICE")),
-    ] {
-        if held && !found.contains(&name.to_owned()) {
-            found.push(name.to_owned());
-        }
-    }
-    found
-}
-
-fn of_whole(spec: &Value) -> Vec<String> {
+fn of_whole(spec: &Value) -> Vec<&'static str> {
     of_pod(spec).into_iter().chain(containers(spec).flat_map(|container| of_container(spec, container))).collect()
 }
 
@@ -217,11 +61,11 @@ fn the_evaluator_finds_each_violation_of_the_standard_and_nothing_without_one() 
         let mut spec = passing();
         spec.pointer_mut(at).expect("a place")[field] = value;
         let found = of_whole(&spec);
-        assert!(found.contains(&expected.to_owned()), "{at}/{field}: {found:?}");
+        assert!(found.contains(&expected), "{at}/{field}: {found:?}");
     }
     let mut nobody_says = passing();
     nobody_says["securityContext"] = json!({});
-    assert!(of_whole(&nobody_says).contains(&"seccompProfile unset".to_owned()), "the init container has none");
+    assert!(of_whole(&nobody_says).contains(&"seccompProfile unset"), "the init container has none");
 }
 
 #[test]
@@ -260,4 +104,20 @@ fn a_proxy_that_identifies_nobody_leaves_a_cni_sidecar_pod_restricted_as_a_whole
     let relaxed = format!("{LOCAL}[sidecar]\nprocess_binary_aware_network_policy = false\n");
     assert_eq!(of_whole(agent_spec(&of(Topology::CniSidecar, &relaxed, SANDBOX, None))), [""; 0]);
     assert_ne!(of_whole(agent_spec(&of(Topology::CniSidecar, LOCAL, SANDBOX, None))), [""; 0]);
+}
+
+#[test]
+fn what_the_platform_fences_is_restricted_and_the_level_is_told() {
+    for api in [None, Some(SandboxApi::V1Beta1)] {
+        let platform = of(Topology::Combined, &format!("{LOCAL}{PLATFORM}"), SANDBOX, api);
+        assert_eq!(of_whole(agent_spec(&platform)), [""; 0]);
+        assert_eq!(level(agent_spec(&platform)), Level::Restricted);
+        let combined = of(Topology::Combined, LOCAL, SANDBOX, api);
+        assert_eq!(level(agent_spec(&combined)), Level::Privileged);
+    }
+    let mut spec = passing();
+    spec["containers"][0]["securityContext"]["capabilities"]["add"] = json!(["CHOWN"]);
+    assert_eq!(level(&spec), Level::Baseline);
+    spec["hostPID"] = json!(true);
+    assert_eq!(level(&spec), Level::Privileged);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::{apps, core, networking};
+use k8s_openapi::api::{apps, core, networking, rbac};
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,7 +10,10 @@ use serde_json::Value;
 
 use super::{cluster, containers};
 use crate::driver::cluster::SandboxApi;
-use crate::driver::config::{Affinity, SidecarConfig, Sideload, Topology, UpstreamProxyConfig};
+use crate::driver::config::{
+    Affinity, EgressRange, NetworkEnforcement, SidecarConfig, Sideload, Topology, UpstreamProxyConfig,
+};
+use crate::driver::names::{annotation, label};
 use crate::driver::sandbox::{UserMount, UserVolume};
 use crate::driver::{DriverConfig, Object, SandboxSpec, render, shape, to_json, to_yaml};
 
@@ -46,6 +49,8 @@ fn object_is_valid(object: &Object) -> Result<(), String> {
         "Service" => is_whole::<core::v1::Service>(value),
         "Deployment" => is_whole::<apps::v1::Deployment>(value),
         "NetworkPolicy" => is_whole::<networking::v1::NetworkPolicy>(value),
+        "Role" => is_whole::<rbac::v1::Role>(value),
+        "RoleBinding" => is_whole::<rbac::v1::RoleBinding>(value),
         "Sandbox" => sandbox_is_valid(value),
         other => Err(format!("{other}: no such kind is rendered")),
     }
@@ -112,11 +117,44 @@ fn pod_is_sound(object: &Object) -> Result<(), String> {
     unused.map_or(Ok(()), |volume| Err(format!("nobody mounts {volume}")))
 }
 
-fn all_is_well(objects: &[Object]) -> Result<(), String> {
+/// What no user may decide: whose a pod is, and what keeps others out of it.
+fn pod_is_whose_it_is(object: &Object, sandbox: &SandboxSpec) -> Result<(), String> {
+    let Some(metadata) = object.pod_metadata() else { return Ok(()) };
+    for (key, value) in [
+        (label::MANAGED_BY, label::OPENSHELL),
+        (label::SANDBOX_ID, sandbox.id.as_str()),
+        ("sidecar.istio.io/inject", "false"),
+    ] {
+        if metadata["labels"][key] != value {
+            return Err(format!("{key} is {}", metadata["labels"][key]));
+        }
+    }
+    let known = metadata["annotations"][annotation::SANDBOX_ID] == sandbox.id.as_str();
+    if known { Ok(()) } else { Err("whose pod it is can be said by its user".into()) }
+}
+
+/// The policy is mounted where it is read, and the volume is there for nobody else.
+fn policy_is_where_it_is_read(object: &Object, sandbox: &SandboxSpec) -> Result<(), String> {
+    let Some(spec) = object.pod_spec() else { return Ok(()) };
+    for container in containers(spec) {
+        let reads = container["command"].as_array().is_some_and(|words| {
+            words.iter().any(|word| word.as_str().is_some_and(|word| word.starts_with("--policy=")))
+        });
+        let sees = super::mounts(container, crate::driver::names::volume::POLICY);
+        if sees != reads || (reads && sandbox.policy.is_none()) {
+            return Err(format!("{} reads a policy: {reads}, sees it: {sees}", container["name"]));
+        }
+    }
+    Ok(())
+}
+
+fn all_is_well(objects: &[Object], sandbox: &SandboxSpec) -> Result<(), String> {
     for object in objects {
         let told = |error: String| format!("{} {}: {error}\n{}", object.kind(), object.name(), object.to_yaml());
         object_is_valid(object).map_err(told)?;
         pod_is_sound(object).map_err(told)?;
+        pod_is_whose_it_is(object, sandbox).map_err(told)?;
+        policy_is_where_it_is_read(object, sandbox).map_err(told)?;
         if !shape::is_dns_label(object.name()) {
             return Err(told("no DNS label".into()));
         }
@@ -137,7 +175,7 @@ fn configs() -> impl Strategy<Value = DriverConfig> {
     let affinities = prop::sample::select(vec![Affinity::Disabled, Affinity::Preferred, Affinity::Required]);
     (
         topologies,
-        any::<[bool; 9]>(),
+        any::<[bool; 10]>(),
         (word(), 1000..u32::MAX - 1, 1000..u32::MAX - 1),
         affinities,
         prop::option::of(1..999_u32),
@@ -177,6 +215,15 @@ fn configs() -> impl Strategy<Value = DriverConfig> {
                 config.default_runtime_class_name = "runc".into();
                 config.workspace_storage_class = name;
             }
+            if flags[9] {
+                config.openshift.nonroot_scc = topology == Topology::ProxyPod;
+                if topology == Topology::Combined {
+                    config.provider_spiffe_workload_api_socket_path = String::new();
+                    config.network_enforcement = NetworkEnforcement::Platform;
+                    let range = EgressRange { cidr: "::/0".into(), except: vec!["fd00::/8".into()], ports: vec![443] };
+                    config.platform_network.egress = vec![range];
+                }
+            }
             config
         })
 }
@@ -186,7 +233,7 @@ fn sandboxes() -> impl Strategy<Value = SandboxSpec> {
         ("[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", word(), word()),
         prop::collection::vec(".{1,20}", 1..4),
         prop::collection::btree_map("[A-NP-Z_]{1,6}", "[ -~äß\n\u{2028}]{0,20}", 0..4),
-        prop::collection::btree_map(word(), word(), 0..4),
+        prop::collection::btree_map(prop_oneof![word(), Just("sidecar.istio.io/inject".to_owned())], word(), 0..4),
         prop::collection::btree_set(word(), 0..4),
         any::<[bool; 6]>(),
         prop::option::of(1..9_u32),
@@ -244,11 +291,14 @@ proptest! {
 
     #[test]
     fn what_is_rendered_from_any_valid_input_is_what_the_api_takes(
-        config in configs(), sandbox in sandboxes(), api in apis(), stopped: bool,
+        config in configs(), sandbox in sandboxes(), api in apis(), stopped: bool, openshift: bool,
     ) {
-        let cluster = crate::driver::Cluster { stopped, ..cluster(api) };
+        let mut cluster = crate::driver::Cluster { stopped, ..cluster(api) };
+        if openshift {
+            cluster.namespace_annotations.insert(annotation::UID_RANGE.into(), "2000/10".into());
+        }
         let objects = render(&config, &sandbox, &cluster).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
-        all_is_well(&objects).map_err(TestCaseError::fail)?;
+        all_is_well(&objects, &sandbox).map_err(TestCaseError::fail)?;
         let again = render(&config, &sandbox, &cluster).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
         prop_assert_eq!(to_yaml(&objects), to_yaml(&again));
         prop_assert!(serde_json::from_str::<Value>(&to_json(&objects)).is_ok());

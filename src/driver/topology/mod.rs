@@ -2,6 +2,7 @@
 
 mod cni_sidecar;
 mod combined;
+mod platform;
 mod proxy_pod;
 mod sidecar;
 
@@ -11,17 +12,19 @@ use super::container::{Container, Mount};
 use super::names::{self, path, volume};
 use super::object::{Fields, Object};
 use super::plan::Plan;
-use super::{role, yaml};
+use super::{openshift, role, yaml};
 use crate::contract::{CLIENT_TLS_FILES, IMAGE_POLICY_PATH};
 
 /// The objects of one sandbox, in the order in which to create them.
 pub(super) fn objects(plan: &Plan<'_>) -> Vec<Object> {
-    match plan.config.topology {
+    let objects = match plan.config.topology {
+        Topology::Combined if plan.is_fenced_by_platform() => platform::objects(plan),
         Topology::Combined => with_policy(plan, combined::pod(plan).object(plan)),
         Topology::Sidecar => with_policy(plan, sidecar::pod(plan).object(plan)),
         Topology::CniSidecar => with_policy(plan, cni_sidecar::pod(plan).object(plan)),
         Topology::ProxyPod => proxy_pod::objects(plan),
-    }
+    };
+    openshift::with_grant(plan, objects)
 }
 
 fn with_policy(plan: &Plan<'_>, pod: Object) -> Vec<Object> {

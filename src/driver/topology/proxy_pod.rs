@@ -65,7 +65,7 @@ fn agent_pod(plan: &Plan<'_>) -> Pod {
         .mounts(key_mount(plan))
         .mounts(role::policy_mount(plan));
     // No SPIFFE here, and no CA key: who gives credentials out is the proxy alone.
-    pod.containers = vec![gateway(plan, agent, path::AGENT_TLS_DIRECTORY, true)];
+    pod.containers = vec![gateway(plan, agent, path::PRIVATE_CLIENT_TLS, true)];
     pod.fs_group = Some(plan.workload.gid);
     pod.affinity = affinity(plan);
     pod
@@ -73,7 +73,7 @@ fn agent_pod(plan: &Plan<'_>) -> Pod {
 
 /// A container of the agent's pod that calls a role once.
 fn once(plan: &Plan<'_>, name: &'static str, role_name: &str, flags: impl IntoIterator<Item = String>) -> Container {
-    role::supervisor(plan, name, Security::none(plan.workload)).command(path::SUPERVISOR, role_name, flags)
+    role::supervisor(plan, name, Security::none(plan.runs_as())).command(path::SUPERVISOR, role_name, flags)
 }
 
 /// Installs the CA, and the bundle with it, for the workload. Of the agent's image, since whom that trusts is in there.
@@ -200,7 +200,7 @@ fn agent_egress(plan: &Plan<'_>) -> Object {
 }
 
 /// An empty peer would select everything, so it is no rule.
-fn rule(peer: &Peer, protocols: &[&str]) -> Option<Value> {
+pub(super) fn rule(peer: &Peer, protocols: &[&str]) -> Option<Value> {
     let selector = |labels| Fields::new().maybe("matchLabels", strings(labels)).build();
     let mut to = Fields::new();
     if !peer.namespace_selector.is_empty() {

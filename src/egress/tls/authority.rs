@@ -1,7 +1,7 @@
 //! The sandbox's certificate authority, and the certificates that it signs for the hosts that policy has inspected.
 //!
 //! A generated CA's key never leaves this process: no file, no child, no log has it. What the workload gets to know is
-//! the certificate.
+//! the certificate. (A sandbox whose proxy is elsewhere is given one that is made for that: [`pair`].)
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -151,29 +151,52 @@ struct Served {
     renew: u64,
 }
 
+/// A CA that was made, its certificate in PEM.
+struct Made {
+    params: CertificateParams,
+    key: KeyPair,
+    pem: String,
+    validity: (u64, u64),
+}
+
+fn make(sandbox: Option<&str>) -> Result<Made, AuthorityError> {
+    let now = UnixTime::now().as_secs();
+    let mut name = DistinguishedName::new();
+    name.push(DnType::OrganizationName, "OpenShell");
+    let unit: String = sandbox.unwrap_or_default().chars().filter(|c| !c.is_control()).take(NAME_PART).collect();
+    if !unit.is_empty() {
+        name.push(DnType::OrganizationalUnitName, unit);
+    }
+    name.push(DnType::CommonName, COMMON_NAME);
+    let (not_before, not_after) = (now.saturating_sub(BACKDATED.as_secs()), now + CA_VALIDITY.as_secs());
+    let mut params = blank(not_before, not_after)?;
+    params.distinguished_name = name;
+    // No CA below it.
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    let pem = certificate.pem();
+    Ok(Made { params, key, pem, validity: (not_before, not_after) })
+}
+
+/// Makes a CA for a proxy elsewhere: its certificate and its private key, both in PEM, as [`Authority::load`] takes them.
+///
+/// # Errors
+/// [`AuthorityError::Make`], without randomness.
+pub fn pair(sandbox: &str) -> Result<(String, String), AuthorityError> {
+    let Made { key, pem, .. } = make(Some(sandbox))?;
+    Ok((pem, key.serialize_pem()))
+}
+
 impl Authority {
     /// Makes a CA for this process. The sandbox's name, if it has one, is part of the CA's.
     ///
     /// # Errors
     /// [`AuthorityError::Make`], without randomness.
     pub fn generate(sandbox: Option<&str>) -> Result<Self, AuthorityError> {
-        let now = UnixTime::now().as_secs();
-        let mut name = DistinguishedName::new();
-        name.push(DnType::OrganizationName, "OpenShell");
-        let unit: String = sandbox.unwrap_or_default().chars().filter(|c| !c.is_control()).take(NAME_PART).collect();
-        if !unit.is_empty() {
-            name.push(DnType::OrganizationalUnitName, unit);
-        }
-        name.push(DnType::CommonName, COMMON_NAME);
-        let (not_before, not_after) = (now.saturating_sub(BACKDATED.as_secs()), now + CA_VALIDITY.as_secs());
-        let mut params = blank(not_before, not_after)?;
-        params.distinguished_name = name;
-        // No CA below it.
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = KeyPair::generate()?;
-        let certificate = params.self_signed(&key)?;
-        Self::new(Issuer::new(params, key), certificate.pem(), Vec::new(), (not_before, not_after))
+        let Made { params, key, pem, validity } = make(sandbox)?;
+        Self::new(Issuer::new(params, key), pem, Vec::new(), validity)
     }
 
     /// Takes an operator's CA: `certificate` holds its certificate in PEM, with the chain above it in order where it

@@ -2,6 +2,12 @@
 
 use super::{problems_of_config, refused};
 
+/// A range of the platform's, with one exception at most.
+fn range(cidr: &str, except: &str, ports: &str) -> String {
+    let except = if except.is_empty() { String::new() } else { format!("{except:?}") };
+    format!("platform_network.egress = [{{cidr = {cidr:?}, except = [{except}], ports = {ports}}}]")
+}
+
 #[test]
 fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
     let long = "x".repeat(64);
@@ -46,6 +52,29 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "[proxy_pod]\ndns_peers = [{pod_selector = {a = \"b!\"}, port = 53}]".into(),
             "[proxy_pod]\ndns_peers = [{pod_selector = {a = \"b\"}, port = 53}]".into(),
         ),
+        ("network_enforcement", "network_enforcement = \"auto\"".into(), "network_enforcement = \"namespace\"".into()),
+        ("platform_network.dns_peers", "platform_network.dns_peers = []".into(), String::new()),
+        ("openshift.scc", "openshift.scc = \"privileged\"".into(), "openshift.nonroot_scc = false".into()),
+        ("platform_network.egress[0].cidr", range("10.0.0.0", "", "[1]"), range("10.0.0.0/8", "", "[1]")),
+        ("platform_network.egress[0].cidr", range("10.0.0.0/33", "", "[1]"), range("::/33", "", "[1]")),
+        ("platform_network.egress[0].cidr", range("10.0.0.0/+8", "", "[1]"), range("0.0.0.0/0", "", "[1]")),
+        (
+            "platform_network.egress[0].except[0]",
+            range("10.0.0.0/8", "11.0.0.0/16", "[1]"),
+            range("10.0.0.0/8", "10.1.0.0/16", "[1]"),
+        ),
+        (
+            "platform_network.egress[0].except[0]",
+            range("10.0.0.0/8", "10.0.0.0/8", "[1]"),
+            range("10.0.0.0/8", "10.0.0.0/9", "[1]"),
+        ),
+        (
+            "platform_network.egress[0].except[0]",
+            range("0.0.0.0/0", "fd00::/8", "[1]"),
+            range("::/0", "fd00::/8", "[1]"),
+        ),
+        ("platform_network.egress[0].ports", range("::/0", "", "[]"), range("::/0", "", "[65535]")),
+        ("platform_network.egress[0].ports[0]", range("::/0", "", "[65536]"), range("::/0", "", "[1]")),
         ("sandbox_uid", "sandbox_uid = 0".into(), "sandbox_uid = 1".into()),
         ("sandbox_gid", "sandbox_gid = 4294967295".into(), "sandbox_gid = 4294967294".into()),
         (

@@ -1,7 +1,7 @@
 //! Of inputs that are sound by themselves.
 
 use super::{LEAST, problems_together, refused};
-use crate::driver::tests::{ID, LOCAL, SANDBOX, cluster, config, sandbox};
+use crate::driver::tests::{ID, LOCAL, PLATFORM, SANDBOX, cluster, config, sandbox};
 use crate::driver::{AttestationKey, Cluster, DriverConfig, SandboxSpec, Topology};
 
 #[test]
@@ -98,6 +98,36 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
             "proxy_auth_secret_name",
             (with(&format!("topology = \"proxy-pod\"\n{credential}")), &least, &usual),
             (with("topology = \"proxy-pod\"\nhttps_proxy = \"http://p:80\"\n"), &least, &usual),
+        ),
+        (
+            "network_enforcement",
+            (with(&format!("topology = \"sidecar\"\n{PLATFORM}")), &least, &usual),
+            (with(PLATFORM), &least, &usual),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            (with(&format!("{spiffe}{PLATFORM}")), &least, &usual),
+            (with(spiffe), &least, &usual),
+        ),
+        (
+            "platform_network.egress",
+            (with("network_enforcement = \"platform\""), &least, &usual),
+            (with(PLATFORM), &least, &usual),
+        ),
+        ("driver_config.pod.runtime_class_name", (with(PLATFORM), &gvisor, &usual), (with(PLATFORM), &kata, &usual)),
+        (
+            "app_armor_profile",
+            (with(&format!("app_armor_profile = \"Unconfined\"\n{PLATFORM}")), &least, &usual),
+            (with(&format!("app_armor_profile = \"RuntimeDefault\"\n{PLATFORM}")), &least, &usual),
+        ),
+        (
+            "openshift.nonroot_scc",
+            (with("topology = \"sidecar\"\nopenshift.nonroot_scc = true"), &least, &usual),
+            (
+                with(&format!("topology = \"cni-sidecar\"\nopenshift.nonroot_scc = true\n[sidecar]\n{relaxed}")),
+                &least,
+                &usual,
+            ),
         ),
         (
             "app_armor_profile",

@@ -1,0 +1,269 @@
+//! Promises 28.x: what `render` prints, and that it runs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::node::{NAMESPACE, Node};
+use crate::origins::{self, Origin};
+use crate::podman::{Manifest, Podman, repository, text};
+use crate::pods::{AROUND, POLICY, REFUSED};
+use crate::world::{World, eventually, supervisor};
+
+/// Topologies whose pods are files of `images/pods` as well; of proxy-pod no CA's key is checked in.
+const IN_FILES: [&str; 3] = ["combined", "sidecar", "cni-sidecar"];
+
+/// Topologies.
+const ALL: [&str; 4] = ["combined", "sidecar", "cni-sidecar", "proxy-pod"];
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(supervisor()).arg("render").args(arguments).output().expect("start")
+}
+
+/// What is printed for the inputs of `images/pods`.
+fn render(arguments: &[&str]) -> Output {
+    let at = |name: &str| repository().join("images/pods").join(name).display().to_string();
+    let (config, sandbox) = (at("driver.toml"), at("sandbox.yaml"));
+    let mut all = vec!["--config", &config, "--sandbox", &sandbox];
+    all.extend(arguments);
+    run(&all)
+}
+
+#[track_caller]
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// A CA of the tests' own, by openssl: certificate and key in a directory.
+fn authority(directory: &Path) -> [String; 2] {
+    let [certificate, key] = ["ca.pem", "ca.key"].map(|name| directory.join(name).display().to_string());
+    let subject =
+        ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=test"];
+    let uses = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign"];
+    let mut openssl = Command::new("openssl");
+    openssl.args(subject).args(uses).args(["-days", "2", "-out", &certificate, "-keyout", &key]);
+    let output = openssl.output().expect("openssl, which .ci/run installs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    [certificate, key]
+}
+
+#[test]
+fn the_pods_of_images_are_what_is_rendered() {
+    for topology in IN_FILES {
+        let path = repository().join(format!("images/pods/{topology}.yaml"));
+        let rendered = printed(&render(&["--topology", topology]));
+        if std::env::var_os("OPENSHELL_WRITE_RENDERED").is_some() {
+            fs::write(&path, &rendered).expect("write");
+        }
+        let written = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(written, rendered, "{topology}: write it anew with OPENSHELL_WRITE_RENDERED set");
+    }
+}
+
+#[test]
+fn the_same_inputs_give_the_same_bytes_in_either_form() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [certificate, key] = authority(directory.path());
+    let given = ["--proxy-ca-cert", &certificate, "--proxy-ca-key", &key, "--topology"];
+    for topology in ALL {
+        for more in [vec![], vec!["--sandbox-api", "v1beta1"], vec!["--sandbox-api", "v1alpha1", "--stopped"]] {
+            let arguments = [given.to_vec(), vec![topology], more].concat();
+            let yaml = || printed(&render(&arguments));
+            assert_eq!(yaml(), yaml());
+            let documents: Vec<Value> = serde_saphyr::from_multiple(&yaml()).expect("YAML");
+            let json = printed(&render(&[arguments.clone(), vec!["-o", "json"]].concat()));
+            let list: Value = serde_json::from_str(&json).expect("JSON");
+            assert_eq!(documents, *list["items"].as_array().expect("items"), "{topology}");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_all_at_once_and_nothing_is_rendered() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let sandbox = fs::read_to_string(repository().join("images/pods/sandbox.yaml")).expect("a file");
+    let wrong = sandbox.replace("name: demo", "name: Demo_1\nno_such_key: 1").replace("id: 6f1c", "id: .6f1c");
+    fs::write(at("wrong.yaml"), wrong).expect("write");
+    fs::write(at("wrong.toml"), "topology = \"side-car\"\nnamespace = \"A\"\n").expect("write");
+    fs::write(at("right.yaml"), sandbox).expect("write");
+    fs::write(at("right.toml"), "topology = \"sidecar\"\n").expect("write");
+    let refused = run(&["--config", &at("wrong.toml"), "--sandbox", &at("wrong.yaml")]);
+    let told = text(&refused.stderr);
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{told}");
+    for path in
+        ["config: topology is", "config: namespace is", "sandbox: no_such_key", "sandbox: name is", "sandbox: id is"]
+    {
+        assert!(told.contains(path), "{path} is not in:\n{told}");
+    }
+    // Control.
+    printed(&run(&["--config", &at("right.toml"), "--sandbox", &at("right.yaml")]));
+    // What is wrong with the flags.
+    for (arguments, expected) in [
+        (vec!["--sandbox", &at("absent.yaml")], "absent.yaml"),
+        (vec!["--sandbox", &at("right.yaml"), "--topology", "side-car"], "cni-sidecar"),
+        (vec!["--sandbox", &at("right.yaml"), "--namespace-annotations", "uid-range"], "KEY=VALUE"),
+        (vec!["--sandbox", &at("right.yaml"), "--proxy-ca-cert", &at("right.toml")], "--proxy-ca-key"),
+        (vec![], "--sandbox"),
+    ] {
+        let output = run(&arguments);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{arguments:?}");
+        assert!(text(&output.stderr).contains(expected), "{expected}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_ca_that_is_not_given_is_made_and_that_is_said() {
+    let made = || render(&["--topology", "proxy-pod"]);
+    let (one, other) = (made(), made());
+    assert!(text(&one.stderr).contains("rendered again"), "{}", text(&one.stderr));
+    let secret = |output: &Output| {
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&printed(output)).expect("YAML");
+        let secret = documents.into_iter().find(|object| object["kind"] == "Secret").expect("a Secret");
+        ["openshell-ca.pem", "openshell-ca-key.pem"]
+            .map(|key| secret["stringData"][key].as_str().expect(key).to_owned())
+    };
+    assert_ne!(secret(&one), secret(&other));
+    // It is one that the role takes, and the same where it is given.
+    let directory = tempfile::tempdir().expect("a directory");
+    let [certificate, key] = ["ca.pem", "ca.key"].map(|name| directory.path().join(name).display().to_string());
+    let [pem, private] = secret(&one);
+    fs::write(&certificate, &pem).expect("write");
+    fs::write(&key, &private).expect("write");
+    let given = render(&["--topology", "proxy-pod", "--proxy-ca-cert", &certificate, "--proxy-ca-key", &key]);
+    assert_eq!((secret(&given), text(&given.stderr)), ([pem, private], String::new()));
+    assert_eq!(text(&given.stdout), text(&one.stdout));
+    // Another one's key is refused here, and not by the proxy later.
+    fs::write(&key, &secret(&other)[1]).expect("write");
+    let refused = render(&["--topology", "proxy-pod", "--proxy-ca-cert", &certificate, "--proxy-ca-key", &key]);
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn what_the_cluster_says_is_rendered() {
+    let openshift = ["--namespace-annotations", "openshift.io/sa.scc.uid-range=1000790000/10000"];
+    let groups = ["--namespace-annotations", "openshift.io/sa.scc.supplemental-groups=1000800000/10,2000-2009"];
+    let more =
+        ["--namespace", "elsewhere", "--sandbox-api", "v1beta1", "--owner-uid", "u-1", "--topology", "proxy-pod"];
+    let output = render(&[&openshift[..], &groups, &more].concat());
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&printed(&output)).expect("YAML");
+    for object in &documents {
+        assert_eq!(object["metadata"]["namespace"], "elsewhere", "{}", object["kind"]);
+    }
+    let sandbox = documents.iter().find(|object| object["kind"] == "Sandbox").expect("a Sandbox");
+    let template = &sandbox["spec"]["podTemplate"];
+    assert_eq!(template["metadata"]["annotations"]["openshift.io/required-scc"], "nonroot-v2");
+    let agent = &template["spec"]["containers"][0]["securityContext"];
+    assert_eq!((&agent["runAsUser"], &agent["runAsGroup"]), (&1_000_790_000.into(), &1_000_800_000.into()));
+    let deployment = documents.iter().find(|object| object["kind"] == "Deployment").expect("a Deployment");
+    assert_eq!(deployment["metadata"]["ownerReferences"][0]["uid"], "u-1");
+    // Control.
+    let plain = printed(&render(&["--topology", "combined"]));
+    assert!(!plain.contains("openshift") && !plain.contains("ownerReferences") && plain.contains("kind: Pod"));
+}
+
+#[test]
+fn explain_tells_what_each_topology_takes() {
+    let all = printed(&run(&["--explain"]));
+    for topology in ALL {
+        assert!(all.contains(&format!("\n{topology}\n")), "{topology} is not in:\n{all}");
+    }
+    let levels: Vec<&str> =
+        all.lines().find(|line| line.starts_with("Pod Security")).expect("levels").split_whitespace().collect();
+    assert_eq!(levels[2..], ["privileged", "privileged", "privileged", "restricted"]);
+    let one = printed(&run(&["--explain", "--topology", "sidecar"]));
+    assert!(one.contains("openshell-network-init (init)") && one.contains("NET_ADMIN"), "{one}");
+    assert!(!one.contains("SETPCAP"), "{one}");
+    // It is computed from what these inputs give.
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("driver.toml");
+    let relaxed = "[sidecar]\nprocess_binary_aware_network_policy = false\n";
+    fs::write(&config, relaxed).expect("write");
+    let relaxed = printed(&run(&["--explain", "--topology", "cni-sidecar", "--config", &config.display().to_string()]));
+    assert!(!relaxed.contains("SYS_PTRACE") && relaxed.contains("restricted"), "{relaxed}");
+    fs::write(&config, "network_enforcement = \"platform\"\n").expect("write");
+    let told = printed(&run(&["--explain", "--config", &config.display().to_string()]));
+    assert!(told.contains("not with this configuration\nconfig: platform_network.egress"), "{told}");
+}
+
+#[test]
+fn schemas_are_printed_for_both_inputs() {
+    for (input, field) in [("config", "platform_network"), ("sandbox", "environment")] {
+        let schema: Value = serde_json::from_str(&printed(&run(&["--schema", input]))).expect("JSON");
+        assert_eq!(schema["type"], "object");
+        assert!(schema["properties"][field].is_object(), "{input}: {schema:#}");
+        assert_eq!(schema["additionalProperties"], false);
+    }
+    assert!(!run(&["--schema", "policy"]).status.success());
+}
+
+#[test]
+fn rendered_pods_run() {
+    let world = World::new();
+    let _origin = Origin::start_at(&world, Ipv6Addr::UNSPECIFIED, 80, origins::hello());
+    let node = Node::in_machine(&world);
+    let podman = Podman::with_plugin(&world, &node);
+    for topology in IN_FILES {
+        let mut manifest = Manifest::of(&format!("{topology}.yaml"));
+        manifest.policy(POLICY).workload(&[
+            "sh",
+            "-c",
+            "curl -sS http://api.example.com/; curl -sS http://other.example.com/; curl -sS --noproxy '*' http://10.99.0.2/; \
+             echo end; sleep 1000",
+        ]);
+        // Podman has no namespaces: what it is told of one is the plugin's business.
+        let mut known = manifest.pod();
+        known["metadata"]["namespace"] = NAMESPACE.into();
+        known["metadata"]["uid"] = format!("uid-of-{topology}").into();
+        node.api.put(&known);
+        manifest.programs_of_this_machine(Some("agent"));
+        let pod = podman.start(&manifest);
+        eventually("the workload has tried", || pod.logs("agent").contains("end\n") || !pod.runs("agent"));
+        let told = pod.logs("agent");
+        println!("--- {topology}\n{told}");
+        assert!(told.contains("hello from GET /"), "{topology}: {}", pod.everything());
+        assert!(told.contains("policy_denied") && told.contains("Failed to connect"), "{topology}: {told}");
+        // Whoever comes into the agent's container: the proxy's own in a combined one, which is why that takes privileges.
+        let around = text(&pod.exec("agent", None, &["/usr/bin/python3", "-c", AROUND]).stdout);
+        let passed = REFUSED.replace("ECONNREFUSED", "PASSED").replace("EPERM", "PASSED");
+        assert_eq!(around, if topology == "combined" { passed } else { REFUSED.into() }, "{topology}");
+        let capabilities = pod.inspect("agent", ".EffectiveCaps");
+        assert_eq!(capabilities == "[]", topology != "combined", "{topology}: {capabilities}");
+    }
+}
+
+#[test]
+fn the_library_alone_has_no_runtime_no_proxy_and_no_policy_engine() {
+    let tree = |features: &[&str]| -> BTreeSet<String> {
+        let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["tree", "--offline", "--prefix", "none", "--edges", "normal", "--manifest-path"]).arg(manifest);
+        let output = command.args(features).output().expect("cargo");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).lines().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+    };
+    let (library, all) = (tree(&["--no-default-features"]), tree(&[]));
+    println!("the library alone: {library:?}");
+    for name in [
+        "tokio",
+        "hyper",
+        "rustls",
+        "rcgen",
+        "ring",
+        "regorus",
+        "opa-wasm",
+        "landlock",
+        "seccompiler",
+        "clap",
+        "nix",
+        "libc",
+    ] {
+        assert!(!library.contains(name), "{name} is in the library's tree");
+        assert!(all.contains(name), "control: {name}");
+    }
+}
