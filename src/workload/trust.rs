@@ -190,9 +190,7 @@ impl Trust {
 /// It cannot be read, or holds no certificate, or one that is none.
 pub fn authority(path: &Path) -> Result<String, BundleError> {
     roots::certificates(path)?;
-    let mut pile = Pile::default();
-    pile.add(&roots::read(path)?);
-    Ok(pile.text)
+    Ok(Pile::of(&[roots::read(path)?]).text())
 }
 
 /// The first of the files that [`Trust::write`] makes that is not in `directory`.
