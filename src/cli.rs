@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum, ValueHint};
 
+use crate::access::Place;
 use crate::cni::chain::Way;
 use crate::cni::config::KUBECONFIG;
 use crate::confine::seccomp::Profile;
@@ -172,6 +173,9 @@ pub struct WorkloadOptions {
     /// Limit a resource of the workload: `nofile=1024`, `nproc=64`, `as=2147483648`; may be repeated
     #[arg(long = "limit", value_name = "NAME=NUMBER")]
     pub limits: Vec<String>,
+    /// Let people in by SSH, on this Unix socket: a path, or `@NAME` for an abstract one. Nothing of the workload's gets in
+    #[arg(long, value_name = "PATH|@NAME", env = env::SSH_SOCKET_PATH)]
+    pub ssh_socket_path: Option<Place>,
 }
 
 /// Which policy decides, and how.

@@ -102,6 +102,8 @@ pub mod env {
     pub const USER_ENVIRONMENT: &str = "OPENSHELL_USER_ENVIRONMENT";
     /// JSON `{version, command, tty}`, or `base64url:` and the same.
     pub const MAIN_PROCESS_SPEC: &str = "OPENSHELL_MAIN_PROCESS_SPEC";
+    /// Where the access server listens: a path, or `@NAME`.
+    pub const SSH_SOCKET_PATH: &str = "OPENSHELL_SSH_SOCKET_PATH";
     /// Name of the node, by the downward API (`spec.nodeName`).
     pub const NODE_NAME: &str = "NODE_NAME";
     /// Level of the one-line log on stderr.
