@@ -47,6 +47,9 @@ pub const CLIENT_TLS_FILES: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 /// Uid and gid of the proxy unless configured. The fence lets out the two together, so neither may be anybody else's.
 pub const PROXY_ID: u32 = 1337;
 
+/// Where the access server of a combined container listens unless configured.
+pub const SSH_SOCKET: &str = "/run/openshell/ssh.sock";
+
 /// Who a container is to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ids {

@@ -2,8 +2,10 @@
 //!
 //! Whoever gets past the [`door`] is served by [`server`]: commands, shells and terminals ([`session`]), and connections to
 //! what listens inside ([`forward`]). Every program is started by the sandbox's init as a guest
-//! ([`crate::workload::guest`]), and so is confined exactly like the workload. [`ssh`] is the protocol.
+//! ([`crate::workload::guest`]), and so is confined exactly like the workload. [`client`] is the other end, for who
+//! has no SSH client at hand; [`ssh`] is the protocol, for both.
 
+pub mod client;
 mod descriptor;
 mod door;
 mod forward;
