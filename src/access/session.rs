@@ -23,7 +23,7 @@ use crate::workload::control::Ending;
 use crate::workload::environment::UserVariable;
 use crate::workload::guest::{Shape, Task};
 use crate::workload::launch::LaunchError;
-use crate::workload::launcher::{Guest, GuestHandle};
+use crate::workload::launcher::{Guest, GuestHandle, Launcher};
 
 /// Variables that a client may set. They describe its terminal, its language, and what its git can do; everything else of a
 /// program's environment is the sandbox's business.
@@ -165,9 +165,8 @@ async fn run(channel: &Channel, wishes: &Wishes, wanted: Wanted, caller: &Caller
     match launched {
         Ok(guest) => {
             caller.record(step, None);
-            if let Some(ending) = attend(channel, guest).await {
-                conclude(channel, ending);
-            }
+            let ending = attend(channel, guest, &inside.launcher).await;
+            conclude(channel, ending);
         }
         Err(error) => {
             let message = explain(error.message, &wanted, error.code);
@@ -195,6 +194,8 @@ fn explain(message: String, wanted: &Wanted, code: u8) -> String {
 /// What events name of a command line: arguments may hold secrets.
 fn first_word(line: &[u8]) -> Option<String> {
     let word = line.split(|byte| byte.is_ascii_whitespace()).find(|word| !word.is_empty())?;
+    // So may the value of a variable that is set for it.
+    let word = word.split(|&byte| byte == b'=').next()?;
     Some(String::from_utf8_lossy(word).into_owned())
 }
 
@@ -229,9 +230,9 @@ impl Ports {
     }
 }
 
-/// Stands between a program and its channel. `None` where the channel was closed before the program's end, which has been
-/// brought about then.
-async fn attend(channel: &Channel, mut guest: Guest) -> Option<Ending> {
+/// Stands between a program and its channel, until the program's end. Where the channel is closed before, or the sandbox
+/// ends, that end is brought about.
+async fn attend(channel: &Channel, mut guest: Guest, launcher: &Launcher) -> Ending {
     let handle = guest.handle();
     let outcome = match Ports::of(&mut guest) {
         Ok(ports) => {
@@ -261,15 +262,17 @@ async fn attend(channel: &Channel, mut guest: Guest) -> Option<Ending> {
                 (ending, ()) = async { tokio::join!(live, show) } => Some(ending),
                 () = feed => None,
                 () = obey(channel, &handle, &output) => None,
+                // Interactive shells are deaf to SIGTERM, and would hold the end up.
+                () = launcher.ending() => None,
             }
         }
         Err(_) => None,
     };
     // All of its streams are closed here, which hangs up on a terminal.
-    if outcome.is_none() {
-        end(guest).await;
+    match outcome {
+        Some(ending) => ending,
+        None => end(guest).await,
     }
-    outcome
 }
 
 /// Does what the client asks for while the program runs; returns when the channel is closed.
@@ -342,16 +345,17 @@ async fn overdue(ended: &mut watch::Receiver<Option<Instant>>) {
 
 /// Ends a program whose client is gone. What has made itself deaf to a hang-up (nohup(1)) outlives it, if it is not what
 /// the client had started itself.
-async fn end(mut guest: Guest) {
+async fn end(mut guest: Guest) -> Ending {
     let handle = guest.handle();
     for signals in [&[Signal::SIGHUP, Signal::SIGCONT][..], &[Signal::SIGTERM], &[Signal::SIGKILL]] {
         for &signal in signals {
             handle.signal(signal).await;
         }
-        if timeout(HANG_UP, guest.wait()).await.is_ok() {
-            return;
+        if let Ok(ending) = timeout(HANG_UP, guest.wait()).await {
+            return ending;
         }
     }
+    guest.wait().await
 }
 
 /// Tells how it ended, and closes.

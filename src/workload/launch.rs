@@ -297,7 +297,10 @@ impl Workload {
             };
             match heard {
                 Ok(Some((Report::Stopped, _))) => return Happening::Stopped,
-                Ok(Some((Report::Exited(ending), _))) => self.ending = Some(ending),
+                Ok(Some((Report::Exited(ending), _))) => {
+                    self.ending = Some(ending);
+                    self.desk.announce_end();
+                }
                 Ok(Some((report, descriptors))) => self.desk.hear(report, descriptors),
                 // The init is gone, perhaps before it could say how the workload ended: killed itself, with all it kept.
                 Ok(None) | Err(_) => break,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::signal::Signal;
 use tokio::net::TcpSocket;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::control::{Ending, Failure, GuestStep, Report, Request};
 use super::guest::Task;
@@ -27,6 +27,8 @@ pub struct Launcher {
 pub(super) struct Desk {
     next: AtomicU64,
     waiting: Mutex<Waiting>,
+    /// Whether the workload has ended, and with it ends the sandbox.
+    ending: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +88,12 @@ impl Launcher {
         let Started { pid, streams, ended } = heard.await.map_err(|_| over())??;
         let handle = GuestHandle { id, launcher: self.clone() };
         Ok(Guest { pid, streams, ended: Some(ended), ending: None, handle })
+    }
+
+    /// Waits until the workload has ended. Guests have its grace then, and no more.
+    pub async fn ending(&self) {
+        // Its sender lives as long as `self`.
+        let _ = self.desk.ending.subscribe().wait_for(|ending| *ending).await;
     }
 
     /// A TCP socket of the workload's network namespace, for an address of `towards`'s family.
@@ -173,8 +181,14 @@ impl Desk {
         }
     }
 
+    /// The workload has ended.
+    pub(super) fn announce_end(&self) {
+        self.ending.send_replace(true);
+    }
+
     /// The sandbox is over: whoever waits is told.
     pub(super) fn close(&self) {
+        self.announce_end();
         *self.waiting() = Waiting { closed: true, ..Waiting::default() };
     }
 }
