@@ -11,11 +11,13 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum, ValueHint};
 
+use crate::access::Place;
 use crate::cni::chain::Way;
 use crate::cni::config::KUBECONFIG;
 use crate::confine::seccomp::Profile;
 use crate::contract::{
-    CLIENT_TLS_DIRECTORY, CONTROL_SOCKET, PROXY_ID, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY, TRUST_DIRECTORY, env,
+    CLIENT_TLS_DIRECTORY, CONTROL_SOCKET, PROXY_ID, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY, SSH_SOCKET,
+    TRUST_DIRECTORY, env,
 };
 use crate::driver::{SandboxApi, Topology};
 use crate::egress::Exemptions;
@@ -224,6 +226,9 @@ pub struct WorkloadOptions {
     /// Limit a resource of the workload: `nofile=1024`, `nproc=64`, `as=2147483648`; may be repeated
     #[arg(long = "limit", value_name = "NAME=NUMBER")]
     pub limits: Vec<String>,
+    /// Let people in by SSH, on this Unix socket: a path, or `@NAME` for an abstract one. Nothing of the workload's gets in
+    #[arg(long, value_name = "PATH|@NAME", env = env::SSH_SOCKET_PATH)]
+    pub ssh_socket_path: Option<Place>,
 }
 
 /// Which policy decides, and how.
@@ -763,6 +768,71 @@ pub struct WaitForTcp {
     /// How long to try
     #[arg(long, value_name = "SECONDS", default_value_t = 180.0, value_parser = seconds)]
     pub timeout: f64,
+}
+
+/// The door of a running sandbox.
+#[derive(Args, Debug)]
+pub struct AccessDoor {
+    /// The sandbox's --ssh-socket-path: a path, or `@NAME` for an abstract socket
+    #[arg(long, value_name = "PATH|@NAME", env = env::SSH_SOCKET_PATH, default_value = SSH_SOCKET)]
+    pub ssh_socket_path: Place,
+}
+
+/// Join standard input and output to a sandbox's access server, for an SSH client's ProxyCommand.
+///
+/// Nothing is asked and nothing printed: what comes out is SSH. Whoever runs inside the sandbox is not let in.
+#[derive(Debug, Parser)]
+#[command(name = "connect", after_help = CONNECT_EXAMPLES)]
+pub struct Connect {
+    /// Where the sandbox listens
+    #[command(flatten)]
+    pub door: AccessDoor,
+}
+
+const CONNECT_EXAMPLES: &str = "\
+Examples:
+  ssh -o ProxyCommand='openshell-supervisor connect --ssh-socket-path /run/user/1000/box.sock' sandbox@box
+  ssh -o ProxyCommand='kubectl exec -i POD -- openshell-supervisor connect' sandbox@POD";
+
+/// Run a command in a running sandbox, confined as its workload is.
+///
+/// Words stay as they are given, whatever the sandbox's shell. Without a command it is a login shell. Ends with the
+/// command's exit code, or 128 and the number of the signal that ended it.
+#[derive(Debug, Parser)]
+#[command(name = "exec")]
+pub struct Exec {
+    /// Where the sandbox listens
+    #[command(flatten)]
+    pub door: AccessDoor,
+    /// Give the command a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", last = true, value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+/// Make a port of a running sandbox reachable on this side's loopback.
+///
+/// Only what listens on the sandbox's own loopback can be reached. Ends when the sandbox ends.
+#[derive(Debug, Parser)]
+#[command(name = "forward")]
+pub struct Forward {
+    /// Where the sandbox listens
+    #[command(flatten)]
+    pub door: AccessDoor,
+    /// The port here, and the one in the sandbox; 0 here is any that is free, and PORT alone is the same on both sides
+    #[arg(value_name = "[LOCAL:]PORT", value_parser = two_ports)]
+    pub ports: (u16, u16),
+}
+
+/// The port on this side, and the one inside.
+fn two_ports(text: &str) -> Result<(u16, u16), String> {
+    let (local, port) = text.split_once(':').unwrap_or((text, text));
+    match (local.parse(), port.parse()) {
+        (Ok(local), Ok(port)) if port != 0 => Ok((local, port)),
+        _ => Err("expected PORT or LOCAL:PORT, such as 8080 or 18080:8080".into()),
+    }
 }
 
 /// Print a shell's completion script.

@@ -47,6 +47,9 @@ pub const CLIENT_TLS_FILES: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 /// Uid and gid of the proxy unless configured. The fence lets out the two together, so neither may be anybody else's.
 pub const PROXY_ID: u32 = 1337;
 
+/// Where the access server of a combined container listens unless configured.
+pub const SSH_SOCKET: &str = "/run/openshell/ssh.sock";
+
 /// Who a container is to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ids {
@@ -108,6 +111,8 @@ pub mod env {
     pub const API_SERVER_HOST: &str = "KUBERNETES_SERVICE_HOST";
     /// See [`API_SERVER_HOST`].
     pub const API_SERVER_PORT: &str = "KUBERNETES_SERVICE_PORT";
+    /// Where the access server listens: a path, or `@NAME`.
+    pub const SSH_SOCKET_PATH: &str = "OPENSHELL_SSH_SOCKET_PATH";
     /// Name of the node, by the downward API (`spec.nodeName`).
     pub const NODE_NAME: &str = "NODE_NAME";
     /// Level of the one-line log on stderr.

@@ -14,6 +14,7 @@ mod origins;
 mod pod;
 mod podman;
 
+mod access;
 mod bounds;
 mod cli;
 mod cni;

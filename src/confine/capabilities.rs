@@ -3,8 +3,9 @@
 use std::io;
 
 use crate::sys::capability::{
-    CAP_KILL, CAP_SETPCAP, SECBIT_KEEP_CAPS_LOCKED, SECBIT_NO_AMBIENT, SECBIT_NOROOT, Sets, bounded, clear_ambient,
-    get, is_ambient, set, set_securebits, unbound,
+    CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_KILL, CAP_SETGID, CAP_SETPCAP, CAP_SETUID, CAP_SYS_RESOURCE,
+    SECBIT_KEEP_CAPS_LOCKED, SECBIT_NO_AMBIENT, SECBIT_NOROOT, Sets, bounded, clear_ambient, get, is_ambient, set,
+    set_securebits, unbound,
 };
 
 /// Capability sets are 64 bits wide; the kernel answers EINVAL for numbers that it does not know.
@@ -93,16 +94,32 @@ pub(super) fn finish_drop(dropped: &Dropped) -> Result<(), CapabilityError> {
     Ok(())
 }
 
-/// Leaves an init with the one capability that its remaining duty needs: signalling a workload of another uid.
+/// What an init's remaining duties need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duties {
+    /// Signalling a workload of another uid.
+    Signal,
+    /// That, and confining further programs as the workload was: opening what is granted, becoming its user, emptying the
+    /// bounding set, raising its limits.
+    Launch,
+}
+
+/// Leaves an init with the capabilities that its remaining duties need, of those that it has.
 ///
 /// # Errors
 /// [`CapabilityError::Call`].
-pub fn keep_only_kill() -> Result<(), CapabilityError> {
+pub fn keep_only_for(duties: Duties) -> Result<(), CapabilityError> {
     let call = |call| move |source| CapabilityError::Call { call, source };
+    let needed: &[u8] = match duties {
+        Duties::Signal => &[CAP_KILL],
+        Duties::Launch => {
+            &[CAP_KILL, CAP_SETUID, CAP_SETGID, CAP_SETPCAP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_RESOURCE]
+        }
+    };
     let held = get().map_err(call("capget"))?;
     clear_ambient().or_else(unsupported).map_err(call("prctl(PR_CAP_AMBIENT_CLEAR_ALL)"))?;
-    let kill = held.permitted & (1 << CAP_KILL);
-    set(Sets { effective: kill, permitted: kill, inheritable: 0 }).map_err(call("capset"))
+    let kept = needed.iter().fold(0, |bits, capability| bits | 1 << capability) & held.permitted;
+    set(Sets { effective: kept, permitted: kept, inheritable: 0 }).map_err(call("capset"))
 }
 
 fn known() -> impl Iterator<Item = u8> {

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use super::{Actor, Disposition, Event, LogLevel, NetworkActivity, ProcessStep, Severity, Stage};
+use super::{Actor, Disposition, Event, LogLevel, NetworkActivity, ProcessStep, Severity, SshActivity, SshStep, Stage};
 
 /// Characters of one untrusted string that a line or a record shows. A host name has at most 253 (RFC 1035 §2.3.4); a
 /// path of that many tells what was meant.
@@ -19,7 +19,8 @@ const REASON_CHARACTERS: usize = 1024;
 pub(super) fn level(event: &Event) -> LogLevel {
     match event {
         Event::Network(activity) if activity.disposition != Disposition::Allowed => LogLevel::Warn,
-        Event::Network(_) | Event::Process(_) => LogLevel::Info,
+        Event::Ssh(activity) if activity.refused.is_some() && activity.step != SshStep::Closed => LogLevel::Warn,
+        Event::Network(_) | Event::Process(_) | Event::Ssh(_) => LogLevel::Info,
         Event::Finding(finding) => match finding.severity {
             Severity::Critical | Severity::High => LogLevel::Error,
             Severity::Medium | Severity::Low => LogLevel::Warn,
@@ -40,6 +41,7 @@ pub(super) fn sentence(event: &Event) -> String {
                 ProcessStep::Exited(code) => format!("ended {command}{pid}: exit code {code}"),
             }
         }
+        Event::Ssh(activity) => ssh(activity),
         Event::Finding(finding) => {
             let word = match finding.severity {
                 Severity::Informational => "note",
@@ -50,6 +52,34 @@ pub(super) fn sentence(event: &Event) -> String {
             format!("{word}: {} [{}]", printable_to(&finding.message, REASON_CHARACTERS), finding.kind)
         }
     }
+}
+
+fn ssh(activity: &SshActivity) -> String {
+    let what = match &activity.step {
+        SshStep::Opened => "a connection".to_owned(),
+        SshStep::Closed => "the end of a connection".to_owned(),
+        SshStep::Ran { command, terminal } => {
+            let what = command.as_deref().map_or(Cow::Borrowed("a shell"), printable);
+            format!("{what}{}", if *terminal { " on a terminal" } else { "" })
+        }
+        SshStep::Forwarded { host, port } => {
+            format!("a connection to {}", destination(host, u16::try_from(*port).unwrap_or_default()))
+        }
+        SshStep::Asked(name) => format!("{:?}", printable(name)),
+    };
+    let verb = match (&activity.refused, &activity.step) {
+        (None, _) | (_, SshStep::Closed) => "ssh",
+        (Some(_), _) => "refused ssh",
+    };
+    let mut line = format!("{verb} {what}");
+    actor(&mut line, &activity.actor);
+    if activity.count > 1 {
+        let _ = write!(line, " {} times", activity.count);
+    }
+    if let Some(reason) = &activity.refused {
+        let _ = write!(line, ": {}", printable_to(reason, REASON_CHARACTERS));
+    }
+    line
 }
 
 fn network(activity: &NetworkActivity) -> String {

@@ -132,7 +132,7 @@ impl Metrics {
             Event::Finding(finding) => {
                 self.findings.get_or_create(&[("kind", finding.kind), ("severity", finding.severity.name())]).inc();
             }
-            Event::Network(_) | Event::Process(_) => {}
+            Event::Network(_) | Event::Process(_) | Event::Ssh(_) => {}
         }
     }
 

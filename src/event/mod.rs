@@ -155,6 +155,44 @@ pub enum ProcessStep {
     Exited(u8),
 }
 
+/// OCSF SSH Activity (4007): who came in by the access server, and for what.
+#[derive(Clone, Debug)]
+pub struct SshActivity {
+    /// What was asked for.
+    pub step: SshStep,
+    /// Why it was refused or came to nothing; `None` where it happened.
+    pub refused: Option<String>,
+    /// Who asked: a process beside the sandbox.
+    pub actor: Actor,
+    /// How often since it was last reported; 1 for a single happening.
+    pub count: u64,
+}
+
+/// What people do with the access server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SshStep {
+    /// Came in.
+    Opened,
+    /// Left.
+    Closed,
+    /// Ran a program.
+    Ran {
+        /// Its first word only, since arguments may hold secrets; `None` for a shell.
+        command: Option<String>,
+        /// Whether it has a terminal.
+        terminal: bool,
+    },
+    /// Connected to something that listens inside.
+    Forwarded {
+        /// Where.
+        host: String,
+        /// The port.
+        port: u32,
+    },
+    /// Asked for something else, by this name.
+    Asked(String),
+}
+
 /// OCSF Detection Finding (2004): a state of the sandbox that someone should know about.
 #[derive(Clone, Debug)]
 pub struct Finding {
@@ -173,6 +211,8 @@ pub enum Event {
     Network(NetworkActivity),
     /// The workload started or ended.
     Process(ProcessActivity),
+    /// Somebody came in, or did something there.
+    Ssh(SshActivity),
     /// A state of the sandbox.
     Finding(Finding),
 }

@@ -1,5 +1,5 @@
-//! Security events as OCSF 1.8 JSON: Network Activity (4001), HTTP Activity (4002), Process Activity (1007) and Detection
-//! Finding (2004), one compact line each, with the profiles `host`, `security_control` and `network_proxy`.
+//! Security events as OCSF 1.8 JSON: Network Activity (4001), HTTP Activity (4002), SSH Activity (4007), Process
+//! Activity (1007) and Detection Finding (2004), one compact line each, with the profiles `host`, `security_control` and `network_proxy`.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -9,7 +9,10 @@ use serde::Serialize;
 
 use super::line::{printable, sentence};
 use super::sink::SandboxIdentity;
-use super::{Actor, Disposition, Event, Finding, NetworkActivity, ProcessActivity, ProcessStep, Severity, Stage};
+use super::{
+    Actor, Disposition, Event, Finding, NetworkActivity, ProcessActivity, ProcessStep, Severity, SshActivity, SshStep,
+    Stage,
+};
 
 /// Version of the schema that records follow.
 const SCHEMA: &str = "1.8.0";
@@ -75,6 +78,7 @@ impl Encoder {
         match event {
             Event::Network(activity) => network(&mut record, activity),
             Event::Process(process) => process_activity(&mut record, process),
+            Event::Ssh(activity) => ssh_activity(&mut record, activity),
             Event::Finding(finding) => finding_created(&mut record, finding),
         }
         record
@@ -166,6 +170,44 @@ fn process_activity<'e>(record: &mut Record<'e>, process: &'e ProcessActivity) {
     fields.process = Some(Process { pid: process.pid, name: Some(name), file: None, user: None });
 }
 
+/// Programs that are run are process activity, as the workload is; the rest is what they came in by.
+fn ssh_activity<'e>(record: &mut Record<'e>, activity: &'e SshActivity) {
+    let denied = activity.refused.is_some() && activity.step != SshStep::Closed;
+    record.class = Class::Ssh;
+    record.activity = match (&activity.step, denied) {
+        (SshStep::Closed, _) => Activity(2, "Close"),
+        (SshStep::Ran { .. }, _) => Activity(1, "Launch"),
+        (_, true) => Activity(5, "Refuse"),
+        (_, false) => Activity(1, "Open"),
+    };
+    // Somebody who may not come in is worth a look.
+    record.severity = match (&activity.step, denied) {
+        (_, false) => Severity::Informational,
+        (SshStep::Opened, true) => Severity::Medium,
+        (_, true) => Severity::Low,
+    };
+    let fields = &mut record.fields;
+    if let SshStep::Ran { command, .. } = &activity.step {
+        record.class = Class::Process;
+        let name = command.as_deref().map_or(Cow::Borrowed("shell"), printable);
+        fields.process = Some(Process { pid: None, name: Some(basename(&name)), file: None, user: None });
+    } else {
+        record.metadata.profiles = &["host", "security_control"];
+        let (action, disposition) =
+            if denied { ((2, "Denied"), (2, "Blocked")) } else { ((1, "Allowed"), (1, "Allowed")) };
+        (fields.action_id, fields.action) = (Some(action.0), Some(action.1));
+        (fields.disposition_id, fields.disposition) = (Some(disposition.0), Some(disposition.1));
+    }
+    if let SshStep::Forwarded { host, port } = &activity.step {
+        fields.dst_endpoint = Some(endpoint(host, None, u16::try_from(*port).unwrap_or_default()));
+    }
+    let status = if denied { (2, "Failure") } else { (1, "Success") };
+    (fields.status_id, fields.status) = (Some(status.0), Some(status.1));
+    fields.status_detail = activity.refused.as_deref().map(printable);
+    fields.count = (activity.count > 1).then_some(activity.count);
+    fields.actor = acting(&activity.actor);
+}
+
 fn finding_created<'e>(record: &mut Record<'e>, finding: &'e Finding) {
     record.severity = finding.severity;
     let fields = &mut record.fields;
@@ -238,6 +280,7 @@ fn basename<'e>(path: &Cow<'e, str>) -> Cow<'e, str> {
 enum Class {
     Network,
     Http,
+    Ssh,
     Process,
     Finding,
 }
@@ -247,6 +290,7 @@ impl Class {
         match self {
             Self::Network => (4001, "Network Activity", 4, "Network Activity"),
             Self::Http => (4002, "HTTP Activity", 4, "Network Activity"),
+            Self::Ssh => (4007, "SSH Activity", 4, "Network Activity"),
             Self::Process => (1007, "Process Activity", 1, "System Activity"),
             Self::Finding => (2004, "Detection Finding", 2, "Findings"),
         }

@@ -2,7 +2,10 @@
 
 mod cni;
 mod cni_install;
+mod connect;
 mod doctor;
+mod exec;
+mod forward;
 mod health;
 pub mod launch;
 mod mark_node_ready;
@@ -83,6 +86,24 @@ pub const TABLE: &[Role] = &[
         summary: "the workload of a pod, launched and confined without privilege",
         command: cli::Process::command,
         run: |matches| with(matches, process::run),
+    },
+    Role {
+        name: "connect",
+        summary: "join standard input and output to a sandbox's SSH server, for ProxyCommand",
+        command: cli::Connect::command,
+        run: |matches| with(matches, connect::run),
+    },
+    Role {
+        name: "exec",
+        summary: "run a command in a running sandbox",
+        command: cli::Exec::command,
+        run: |matches| with(matches, exec::run),
+    },
+    Role {
+        name: "forward",
+        summary: "make a port of a running sandbox reachable here",
+        command: cli::Forward::command,
+        run: |matches| with(matches, forward::run),
     },
     Role {
         name: "cni",

@@ -24,8 +24,9 @@ use crate::egress::tls::roots;
 use crate::event::{Events, Severity, admin};
 use crate::fence::proof;
 use crate::sys::memory;
+use crate::workload::environment::Recipe;
 use crate::workload::trust::Gathered;
-use crate::workload::{launch, supervise};
+use crate::workload::{Orders, launch, supervise};
 
 /// How long `network` may take to note the end. It has nothing else to do then.
 const NOTED_WITHIN: Duration = Duration::from_secs(1);
@@ -102,7 +103,8 @@ async fn serve(
         }
     }
     let (mut instructions, mut reports) = gate.split();
-    let orders = orders(workload, &state, events)?;
+    let (orders, environment) = orders(workload, &state, events)?;
+    let door = workload.open_door()?;
     let go = Notify::new();
     let mut followed = Box::pin(follow(&mut instructions, &state, &go, events));
     let launched = async {
@@ -119,10 +121,12 @@ async fn serve(
     };
     workload.record_start(&running, events);
     reports.send(&Report::Started { pid: running.pid }).await.map_err(gone)?;
+    let launcher = running.launcher();
     readiness.send_replace(admin::Readiness::Ready);
     let code = tokio::select! {
         code = supervise::run(running, workload.patience()) => code,
         lost = &mut followed => return Err(gone(lost)),
+        never = workload.receive(door, launcher, environment, events) => match never {},
         never = shrink() => match never {},
     };
     drop(followed);
@@ -159,7 +163,7 @@ async fn tell_of_waiting(socket: &Path, events: &Events) -> Infallible {
     std::future::pending().await
 }
 
-fn orders(workload: &Workload, state: &State, events: &Events) -> Result<crate::workload::Orders, Failure> {
+fn orders(workload: &Workload, state: &State, events: &Events) -> Result<(Orders, Recipe), Failure> {
     let identity = workload::identify(&state.policy.process, events)?;
     let grants = workload.grants(&state.policy.filesystem, state.policy.landlock);
     let surroundings = Surroundings {

@@ -24,6 +24,7 @@ use crate::event::{Events, Severity, admin};
 use crate::policy::host::Host;
 use crate::policy::{self, Policy};
 use crate::sys::netlink::{Protocol, Socket};
+use crate::workload::environment::Recipe;
 use crate::workload::{Orders, launch, supervise, trust};
 
 /// Variables that name credentials of the supervisor's for the gateway. The workload has its user.
@@ -45,13 +46,13 @@ pub(super) fn start(arguments: cli::Process, url: &str) -> Result<u8, Failure> {
     };
     let workload = Workload::of_container(&arguments.command, arguments.workload)?;
     let key = remote.attestation_key.as_deref().map(secret).transpose()?;
-    let orders = orders(&workload, &policy, remote, &events)?;
+    let (orders, environment) = orders(&workload, &policy, remote, &events)?;
     refuse_writable_policy(remote, &orders)?;
     refuse_readable_secrets(remote, &orders)?;
     let listeners = listen()?;
     let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
-    let plan = Plan { workload, orders, destination, key, listeners, fence: arguments.fence };
+    let plan = Plan { workload, orders, environment, destination, key, listeners, fence: arguments.fence };
     // On the main thread, whose end is the sandbox's end (`launch::prepare`).
     let outcome = runtime.block_on(serve(plan, admin, &events));
     events.flush();
@@ -63,6 +64,7 @@ pub(super) fn start(arguments: cli::Process, url: &str) -> Result<u8, Failure> {
 struct Plan {
     workload: Workload,
     orders: Orders,
+    environment: Recipe,
     destination: (Host, u16),
     key: Option<Key>,
     listeners: Vec<TcpListener>,
@@ -101,7 +103,12 @@ fn secret(file: &Path) -> Result<Key, Failure> {
     Key::read(file).map_err(|error| Failure::setup(format!("--attestation-key {error}")))
 }
 
-fn orders(workload: &Workload, policy: &Policy, remote: &cli::RemoteProxy, events: &Events) -> Result<Orders, Failure> {
+fn orders(
+    workload: &Workload,
+    policy: &Policy,
+    remote: &cli::RemoteProxy,
+    events: &Events,
+) -> Result<(Orders, Recipe), Failure> {
     let identity = workload::identify(&policy.process, events)?;
     let mut grants = workload.grants(&policy.filesystem, policy.landlock);
     grants.needed = remote.attestation_key.is_some();
@@ -195,11 +202,14 @@ async fn serve(plan: Plan, admin_listener: Option<TcpListener>, events: &Events)
             );
         }
     });
+    let door = plan.workload.open_door()?;
     let running = prepared.go().await?;
     plan.workload.record_start(&running, events);
+    let launcher = running.launcher();
     readiness.send_replace(admin::Readiness::Ready);
     let code = tokio::select! {
         code = supervise::run(running, plan.workload.patience()) => code,
+        never = plan.workload.receive(door, launcher, plan.environment, events) => match never {},
         never = process::shrink() => match never {},
     };
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));

@@ -24,6 +24,7 @@ use crate::netns::Provided;
 use crate::policy::writable::WorkloadWrites;
 use crate::policy::{self, Policy, Store};
 use crate::workload::command::Command;
+use crate::workload::environment::Recipe;
 use crate::workload::trust::{self, Gathered, Trust};
 use crate::workload::{Orders, launch, supervise};
 
@@ -99,12 +100,12 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     refuse_readable_secrets(&plan, &identity, &grants)?;
     let trust = trust(&plan, &termination, &events);
     let lesson = plan.learn.as_deref().map(Lesson::begin).transpose()?;
-    let orders = orders(&plan, identity, grants, trust)?;
+    let (orders, environment) = orders(&plan, identity, grants, trust)?;
     let admin = plan.options.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
     let learner = lesson.as_ref().map(|lesson| lesson.learner.clone());
     let egress = Egress { store, parent, termination: Arc::new(termination), learner };
-    let outcome = runtime.block_on(serve(&plan, (begun, orders), egress, admin, events.clone()));
+    let outcome = runtime.block_on(serve(&plan, (begun, orders), environment, egress, admin, events.clone()));
     events.flush();
     // Whatever still runs on a blocking thread has nobody left to answer to.
     runtime.shutdown_background();
@@ -165,6 +166,7 @@ impl Lesson {
 async fn serve(
     plan: &Plan,
     (begun, orders): (launch::Begun, Orders),
+    environment: Recipe,
     egress: Egress,
     admin_listener: Option<TcpListener>,
     events: Events,
@@ -203,10 +205,15 @@ async fn serve(
     if !plan.options.policy.allow_writable_policy {
         tokio::spawn(policy::reload::watch(store, events.clone()));
     }
+    let door = plan.workload.open_door()?;
     let running = prepared.go().await?;
     plan.workload.record_start(&running, &events);
+    let launcher = running.launcher();
     readiness.send_replace(admin::Readiness::Ready);
-    let code = supervise::run(running, plan.workload.patience()).await;
+    let code = tokio::select! {
+        code = supervise::run(running, plan.workload.patience()) => code,
+        never = plan.workload.receive(door, launcher, environment, &events) => match never {},
+    };
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
     plan.workload.record_end(code, &events);
     Ok(code)
@@ -348,7 +355,12 @@ fn trust(plan: &Plan, termination: &Termination, events: &Events) -> Option<Prov
     Some(trust.provided())
 }
 
-fn orders(plan: &Plan, identity: Identity, grants: Grants, trust: Option<Provided>) -> Result<Orders, Failure> {
+fn orders(
+    plan: &Plan,
+    identity: Identity,
+    grants: Grants,
+    trust: Option<Provided>,
+) -> Result<(Orders, Recipe), Failure> {
     let user_namespace = !crate::sys::capability::has_sys_admin();
     let directory = trust.as_ref().map(|trust| trust.directory.clone());
     let isolation = crate::netns::Isolation {

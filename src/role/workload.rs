@@ -1,12 +1,16 @@
 //! What `process` and the combined sandbox do alike for the workload: who it is, what it sees, how it is started.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::prctl;
+
 use super::sandbox::Failure;
+use crate::access::{self, Door, Inside};
 use crate::cli::WorkloadOptions;
 use crate::confine::identity::{self, Identity};
 use crate::confine::landlock::{self, Grants};
@@ -17,8 +21,9 @@ use crate::event::{Event, Events, ProcessActivity, ProcessStep, Severity};
 use crate::netns::Isolation;
 use crate::policy::{Compatibility, Filesystem, ProcessIdentity};
 use crate::workload::command::{self, Command, CommandError};
-use crate::workload::environment::{self, Environment, Inherit, UserVariable};
+use crate::workload::environment::{self, Inherit, Recipe, UserVariable};
 use crate::workload::launch::{LaunchError, Running};
+use crate::workload::launcher::Launcher;
 use crate::workload::{Orders, supervise};
 
 /// The workload's home where its own is not granted for writing; every policy grants it.
@@ -83,7 +88,7 @@ impl Workload {
         Grants::of(&filesystem.with_baseline(self.workdir.as_deref()), landlock)
     }
 
-    /// Puts it all together.
+    /// Puts it all together: the orders, and what the environment of further programs is made by.
     ///
     /// # Errors
     /// A limit that is none.
@@ -92,7 +97,7 @@ impl Workload {
         mut identity: Identity,
         mut grants: Grants,
         surroundings: Surroundings,
-    ) -> Result<Orders, Failure> {
+    ) -> Result<(Orders, Recipe), Failure> {
         let mut limits = Limits::default();
         for limit in &self.options.limits {
             limits.set(limit).map_err(Failure::usage)?;
@@ -103,29 +108,58 @@ impl Workload {
         }
         let workdir = Some(self.start_directory(&grants));
         grants.read_only.extend(surroundings.trust);
-        let trust: Vec<(&str, &str)> =
-            surroundings.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let environment = Environment {
-            identity: &identity,
+        let environment = Recipe {
+            identity,
             inherit: self.inherit.clone(),
-            user: &self.variables,
-            proxy: Some(&surroundings.proxy),
-            trust: &trust,
-            terminal: std::io::stdin().is_terminal(),
-        }
-        .build();
-        Ok(Orders {
+            user: self.variables.clone(),
+            proxy: Some(surroundings.proxy),
+            trust: surroundings.environment.into_iter().collect(),
+        };
+        let orders = Orders {
             isolation: surroundings.isolation,
             command: self.command.argv.clone(),
-            environment,
+            environment: environment.build(std::io::stdin().is_terminal(), &[]),
             workdir,
-            identity,
+            identity: environment.identity.clone(),
             grants,
             seccomp: self.options.seccomp.into(),
             sockets: surroundings.sockets,
             limits,
             grace: self.grace(),
-        })
+            guests: self.options.ssh_socket_path.is_some(),
+        };
+        Ok((orders, environment))
+    }
+
+    /// Opens the door to the sandbox, where there is to be one.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn open_door(&self) -> Result<Option<Door>, Failure> {
+        let Some(place) = &self.options.ssh_socket_path else { return Ok(None) };
+        // What the workload leaves behind must not end up where nobody knows it for the workload's.
+        prctl::set_child_subreaper(true).map_err(Failure::setup)?;
+        Door::open(place).map(Some).map_err(Failure::setup)
+    }
+
+    /// Serves those who come in by the door, until the future is dropped; for ever where there is no door. Says why where it
+    /// cannot.
+    pub async fn receive(
+        &self,
+        door: Option<Door>,
+        launcher: Launcher,
+        environment: Recipe,
+        events: &Events,
+    ) -> Infallible {
+        if let Some(door) = door {
+            let shell = std::env::var_os("SHELL");
+            let shells = access::shells(environment.identity.shell.as_deref(), shell.as_deref());
+            let inside = Inside { launcher, environment, shells, workdir: None, events: events.clone() };
+            if let Err(error) = access::serve(door, inside).await {
+                events.find(Severity::High, "no-access", format!("nobody can be let in by SSH: {error}"));
+            }
+        }
+        std::future::pending().await
     }
 
     /// Where the workload starts: the working directory, unless it was not asked for by name and is not to be seen.

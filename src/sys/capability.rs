@@ -7,10 +7,20 @@ use nix::libc;
 /// `_LINUX_CAPABILITY_VERSION_3`: 64-bit sets.
 const VERSION_3: u32 = 0x2008_0522;
 
+/// `CAP_DAC_OVERRIDE`: open what belongs to others.
+pub const CAP_DAC_OVERRIDE: u8 = 1;
+/// `CAP_DAC_READ_SEARCH`: look into directories of others.
+pub const CAP_DAC_READ_SEARCH: u8 = 2;
 /// `CAP_KILL`: signal processes of other users.
 pub const CAP_KILL: u8 = 5;
+/// `CAP_SETGID`: become any group.
+pub const CAP_SETGID: u8 = 6;
+/// `CAP_SETUID`: become any user.
+pub const CAP_SETUID: u8 = 7;
 /// `CAP_SETPCAP`: shrink the bounding set, change securebits.
 pub const CAP_SETPCAP: u8 = 8;
+/// `CAP_SYS_RESOURCE`: raise limits beyond the hard ones.
+pub const CAP_SYS_RESOURCE: u8 = 24;
 
 /// `CAP_SYS_ADMIN`: namespaces without a user namespace, mounts.
 const CAP_SYS_ADMIN: u8 = 21;

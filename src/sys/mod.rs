@@ -14,4 +14,5 @@ pub mod notify;
 pub mod process;
 pub mod procfs;
 pub mod reactor;
+pub mod tty;
 pub mod xattr;

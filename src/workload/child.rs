@@ -2,7 +2,9 @@
 
 use std::convert::Infallible;
 use std::ffi::{CStr, CString, OsStr};
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -38,13 +40,51 @@ pub enum Note {
     Failed(Failure),
 }
 
-/// Confines the calling process as `orders` say and execs the workload. Comes back only with the reason why not,
-/// which has then been written to `pipe` too.
+impl Note {
+    /// Writes it. A reader that is gone is the init, and with it goes everything.
+    pub(super) fn tell(&self, pipe: &mut impl Write) {
+        let _ = tell(pipe, self);
+    }
+
+    /// Takes in what is in the pipe, up to `limit` bytes. Gives the pipe back while there may be more; its end means that
+    /// the child has executed its program or died.
+    pub(super) fn read_on(pipe: OwnedFd, said: &mut Vec<u8>, limit: usize) -> Option<OwnedFd> {
+        let mut pipe = File::from(pipe);
+        let mut chunk = [0; 4096];
+        match pipe.read(&mut chunk) {
+            Ok(length) if length > 0 && said.len() < limit => {
+                said.extend_from_slice(&chunk[..length]);
+                Some(pipe.into())
+            }
+            _ => None,
+        }
+    }
+
+    /// What all that was said comes to: confined and executed, or not.
+    pub(super) fn verdict(said: &[u8]) -> Result<(Enforced, Vec<String>), Failure> {
+        let mut confined = None;
+        for line in said.split(|&byte| byte == b'\n') {
+            match serde_json::from_slice(line) {
+                Ok(Self::Confined { landlock, notes }) => confined = Some((landlock, notes)),
+                Ok(Self::Failed(failure)) => return Err(failure),
+                Err(_) => {}
+            }
+        }
+        confined.ok_or_else(|| {
+            Failure::setup(
+                "the process that was to become the workload died while it was being confined; see the kernel's log",
+            )
+        })
+    }
+}
+
+/// Confines the calling process as `orders` say and execs the first of `commands` that can be. Comes back only with the
+/// reason why none of them, which has then been written to `pipe` too.
 ///
 /// The order matters. Granted paths are opened and limits raised while privilege lasts; the working directory is
 /// entered with the workload's own rights; the filter comes last, since it refuses what earlier steps need.
-pub fn become_workload(orders: &Orders, plan: Plan, mut pipe: impl Write) -> Failure {
-    match confine_and_exec(orders, plan, &mut pipe) {
+pub fn become_workload(orders: &Orders, commands: &[Vec<CString>], plan: Plan, mut pipe: impl Write) -> Failure {
+    match confine_and_exec(orders, commands, plan, &mut pipe) {
         Ok(never) => match never {},
         Err(failure) => {
             // If the init is gone there is nobody to tell.
@@ -54,7 +94,12 @@ pub fn become_workload(orders: &Orders, plan: Plan, mut pipe: impl Write) -> Fai
     }
 }
 
-fn confine_and_exec(orders: &Orders, plan: Plan, pipe: &mut impl Write) -> Result<Infallible, Failure> {
+fn confine_and_exec(
+    orders: &Orders,
+    commands: &[Vec<CString>],
+    plan: Plan,
+    pipe: &mut impl Write,
+) -> Result<Infallible, Failure> {
     terminal::join(plan)
         .map_err(|error| Failure::setup(format!("cannot give the workload a job of its own: {error}")))?;
     process::default_dispositions();
@@ -80,7 +125,11 @@ fn confine_and_exec(orders: &Orders, plan: Plan, pipe: &mut impl Write) -> Resul
     tell(pipe, &Note::Confined { landlock, notes })
         .map_err(|error| Failure::setup(format!("the sandbox's init is gone: {error}")))?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).map_err(Failure::setup)?;
-    Err(exec(&orders.command, &orders.environment))
+    let mut refused = Failure::new(exit::NOT_FOUND, "the command is empty".to_owned());
+    for command in commands {
+        refused = exec(command, &orders.environment);
+    }
+    Err(refused)
 }
 
 fn tell(pipe: &mut impl Write, note: &Note) -> std::io::Result<()> {

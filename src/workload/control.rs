@@ -55,6 +55,34 @@ pub enum Report {
     Stopped,
     /// The workload has ended; the init now ends what it left behind, and then itself.
     Exited(Ending),
+    /// About a program that runs beside the workload.
+    Guest {
+        /// Which, by the number that the supervisor gave it.
+        id: u64,
+        /// What of it.
+        step: GuestStep,
+    },
+    /// The socket that was asked for; the descriptor comes along, unless there is an error.
+    Socket {
+        /// Of which request.
+        id: u64,
+        /// What socket(2) answered.
+        error: Option<i32>,
+    },
+}
+
+/// A step of a guest's life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GuestStep {
+    /// It runs. The other ends of its streams come along: the master side of its terminal, or those of three pipes.
+    Started {
+        /// Its pid as the init sees it.
+        pid: i32,
+    },
+    /// It does not, and never will.
+    Failed(Failure),
+    /// It has ended.
+    Ended(Ending),
 }
 
 /// Which descriptors a hand-over consists of.
@@ -79,6 +107,25 @@ pub enum Request {
     Signal(i32),
     /// Make the workload's process group the terminal's foreground job: only inside is its number known.
     Foreground,
+    /// Start a program beside the workload, confined alike. A memfd with the [`super::guest::Task`] comes along.
+    Launch {
+        /// The supervisor's number for it.
+        id: u64,
+    },
+    /// Signal a guest's process group. One that has ended is no error.
+    SignalGuest {
+        /// Which.
+        id: u64,
+        /// What.
+        signal: i32,
+    },
+    /// Make a TCP socket in the workload's network namespace, where it stays whoever uses it.
+    Socket {
+        /// The supervisor's number for the request.
+        id: u64,
+        /// For IPv6 rather than IPv4.
+        six: bool,
+    },
 }
 
 /// How the workload ended.

@@ -106,6 +106,18 @@ pub fn parse_json(text: &str) -> Result<Vec<UserVariable>, EnvironmentError> {
         .collect()
 }
 
+impl UserVariable {
+    /// One that may be set.
+    ///
+    /// # Errors
+    /// [`EnvironmentError`].
+    pub fn checked(name: &OsStr, value: &OsStr) -> Result<Self, EnvironmentError> {
+        check_name(name)?;
+        check_value(name, value)?;
+        Ok(Self { name: name.to_owned(), value: value.to_owned() })
+    }
+}
+
 fn check_name(name: &OsStr) -> Result<(), EnvironmentError> {
     let bytes = name.as_bytes();
     if bytes.is_empty() || bytes.iter().any(|&byte| byte == b'=' || byte == 0) {
@@ -205,6 +217,39 @@ impl Environment<'_> {
             Inherit::Listed(names) => names.iter().any(|listed| name == OsStr::new(listed)) && !is_ours(name),
             Inherit::AllButOurs => !is_ours(name),
         }
+    }
+}
+
+/// What every program in a sandbox has in its environment, kept for those that are started later.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// Whose home, name and shell.
+    pub identity: Identity,
+    /// What passes from the supervisor's environment.
+    pub inherit: Inherit,
+    /// The user's own.
+    pub user: Vec<UserVariable>,
+    /// URL of the proxy, where there is one.
+    pub proxy: Option<String>,
+    /// Whom to trust, see [`Environment::trust`].
+    pub trust: Vec<(String, String)>,
+}
+
+impl Recipe {
+    /// The strings for execve(2) of one program. What was `asked` for it alone wins.
+    #[must_use]
+    pub fn build(&self, terminal: bool, asked: &[UserVariable]) -> Vec<CString> {
+        let user: Vec<UserVariable> = self.user.iter().chain(asked).cloned().collect();
+        let trust: Vec<(&str, &str)> = self.trust.iter().map(|(name, path)| (name.as_str(), path.as_str())).collect();
+        let environment = Environment {
+            identity: &self.identity,
+            inherit: self.inherit.clone(),
+            user: &user,
+            proxy: self.proxy.as_deref(),
+            trust: &trust,
+            terminal,
+        };
+        environment.build()
     }
 }
 

@@ -1,12 +1,12 @@
-//! The sandbox's init: starts the workload, reaps whatever it leaves behind, and lets nothing outlive it.
+//! The sandbox's init: starts the workload and its guests, reaps whatever they leave behind, and lets nothing outlive
+//! the workload.
 //!
-//! Single-threaded, one loop over three descriptors: a signalfd for SIGCHLD, the control socket, and the pipe that
-//! tells when the child has become the workload. In a PID namespace it is process 1 there, and nothing inside can
+//! Single-threaded, one loop over a few descriptors: a signalfd for SIGCHLD, the control socket, and the pipes that
+//! tell when a child has become the workload or a guest. In a PID namespace it is process 1 there, and nothing inside can
 //! signal it; elsewhere it is the subreaper that orphans fall to (`PR_SET_CHILD_SUBREAPER`, prctl(2)).
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, tcsetpgrp};
 
 use super::Orders;
 use super::child::{Note, become_workload};
-use super::control::{Control, Ending, Failure, Layout, Report, Request};
+use super::control::{Control, Ending, Failure, GuestStep, Layout, Report, Request};
+use super::guest::Guests;
 use super::terminal::Plan;
-use crate::confine::capabilities;
+use crate::confine::capabilities::{self, Duties};
 use crate::netns::{self, Handover};
 use crate::sys::memory;
 use crate::sys::process::{self, End, Side};
@@ -54,20 +56,21 @@ pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Hando
     let workload = match process::fork().map_err(|error| Failure::setup(format!("fork: {error}")))? {
         Side::Child => {
             drop(notes);
-            process::exit_now(become_workload(&orders, plan, File::from(writer)).code)
+            let command = std::slice::from_ref(&orders.command);
+            process::exit_now(become_workload(&orders, command, plan, File::from(writer)).code)
         }
         Side::Parent(workload) => workload,
     };
     drop(writer);
     let grace = orders.grace;
-    drop(orders);
+    let guests = Guests::new(orders);
     let failed = |error: Failure| {
         let _ = kill(workload, Signal::SIGKILL);
         error
     };
-    shed().map_err(failed)?;
+    shed(if guests.are_taken() { Duties::Launch } else { Duties::Signal }).map_err(failed)?;
     let mut init =
-        Init { control, signals, notes: Some(notes), said: Vec::new(), workload, ended: None, own_processes };
+        Init { control, signals, notes: Some(notes), said: Vec::new(), workload, ended: None, guests, own_processes };
     init.tend();
     init.clear(grace);
     Ok(())
@@ -94,8 +97,8 @@ fn offer(control: &Control, handover: Option<Handover>, processes: Option<OwnedF
 }
 
 /// What the init itself gives up once the child is on its way: standard streams, so that closing them is the
-/// workload's to do; capabilities but the one for signals; the means to gain any.
-fn shed() -> Result<(), Failure> {
+/// workload's to do; capabilities that its duties do not need; the means to gain any.
+fn shed(duties: Duties) -> Result<(), Failure> {
     let null = File::options()
         .read(true)
         .write(true)
@@ -104,7 +107,7 @@ fn shed() -> Result<(), Failure> {
     let streams = dup2_stdin(&null).and_then(|()| dup2_stdout(&null)).and_then(|()| dup2_stderr(&null));
     streams.map_err(|error| Failure::setup(format!("dup2: {error}")))?;
     chdir("/").map_err(|error| Failure::setup(format!("chdir /: {error}")))?;
-    capabilities::keep_only_kill().map_err(Failure::setup)?;
+    capabilities::keep_only_for(duties).map_err(Failure::setup)?;
     prctl::set_no_new_privs().map_err(|error| Failure::setup(format!("no_new_privs: {error}")))
 }
 
@@ -116,13 +119,14 @@ struct Init<'c> {
     said: Vec<u8>,
     workload: Pid,
     ended: Option<Ending>,
+    guests: Guests,
     own_processes: bool,
 }
 
 /// What the supervisor said while the init waited.
 enum Heard {
     Nothing,
-    Request(Request),
+    Request(Request, Vec<OwnedFd>),
     Gone,
 }
 
@@ -132,6 +136,7 @@ impl Init<'_> {
         loop {
             let heard = self.wait(PollTimeout::NONE);
             self.reap();
+            self.tell_of_guests();
             if self.notes.is_none()
                 && let Some(ending) = self.ended
             {
@@ -139,11 +144,45 @@ impl Init<'_> {
                 return;
             }
             match heard {
-                Heard::Nothing | Heard::Request(Request::SetUp | Request::Go) => {}
-                Heard::Request(Request::Signal(number)) => self.forward(number),
-                Heard::Request(Request::Foreground) => self.foreground(),
+                Heard::Nothing => {}
+                Heard::Request(request, descriptors) => self.serve(request, descriptors),
                 Heard::Gone => return,
             }
+        }
+    }
+
+    fn serve(&mut self, request: Request, descriptors: Vec<OwnedFd>) {
+        match request {
+            Request::SetUp | Request::Go => {}
+            Request::Signal(number) => self.forward(number),
+            Request::Foreground => self.foreground(),
+            Request::Launch { id } => {
+                let launched = match self.ended {
+                    None => self.guests.launch(id, descriptors),
+                    Some(_) => Err(Failure::setup("the workload has ended, and with it ends the sandbox")),
+                };
+                if let Err(failure) = launched {
+                    self.report(&Report::Guest { id, step: GuestStep::Failed(failure) });
+                }
+            }
+            Request::SignalGuest { id, signal } => self.guests.signal(id, signal),
+            Request::Socket { id, six } => self.make_socket(id, six),
+        }
+    }
+
+    fn make_socket(&self, id: u64, six: bool) {
+        let family = if six { AddressFamily::Inet6 } else { AddressFamily::Inet };
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let made = socket(family, SockType::Stream, flags, None);
+        let error = made.as_ref().err().map(|errno| *errno as i32);
+        let descriptor = made.as_ref().ok().map(AsFd::as_fd);
+        let _ = self.control.send(&Report::Socket { id, error }, descriptor.as_slice());
+    }
+
+    fn tell_of_guests(&mut self) {
+        for (id, step, descriptors) in self.guests.news() {
+            let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+            let _ = self.control.send(&Report::Guest { id, step }, &descriptors);
         }
     }
 
@@ -156,15 +195,18 @@ impl Init<'_> {
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.control.as_fd(), PollFlags::POLLIN),
         ];
-        if let Some(notes) = &self.notes {
-            fds.push(PollFd::new(notes.as_fd(), PollFlags::POLLIN));
-        }
+        let own = fds.len();
+        fds.extend(self.notes.iter().map(|notes| PollFd::new(notes.as_fd(), PollFlags::POLLIN)));
+        let guests = fds.len();
+        fds.extend(self.guests.notes().map(|notes| PollFd::new(notes, PollFlags::POLLIN)));
         // Who cannot listen cannot know whether the supervisor is still there. (Signals are blocked, so EINTR is none.)
         if poll(&mut fds, timeout).is_err() {
             return Heard::Gone;
         }
-        let (child, supervisor) = (readable(&fds, 2), readable(&fds, 1));
+        let (child, supervisor) = (guests > own && readable(&fds, own), readable(&fds, 1));
+        let noted: Vec<bool> = (guests..fds.len()).map(|index| readable(&fds, index)).collect();
         while let Ok(Some(_)) = self.signals.read_signal() {}
+        self.guests.listen(&noted, NOTE_LIMIT);
         if child {
             self.listen();
         }
@@ -172,43 +214,30 @@ impl Init<'_> {
             return Heard::Nothing;
         }
         match self.control.receive::<Request>() {
-            Ok(Some((request, _))) => Heard::Request(request),
+            Ok(Some((request, descriptors))) => Heard::Request(request, descriptors),
             Ok(None) | Err(_) => Heard::Gone,
         }
     }
 
-    /// Reads from the child's pipe; its end means that the child has executed the workload or died.
+    /// Reads from the child's pipe.
     fn listen(&mut self) {
         let Some(notes) = self.notes.take() else { return };
-        let mut notes = File::from(notes);
-        let mut chunk = [0; 4096];
-        match notes.read(&mut chunk) {
-            Ok(length) if length > 0 && self.said.len() < NOTE_LIMIT => {
-                self.said.extend_from_slice(&chunk[..length]);
-                self.notes = Some(notes.into());
-            }
-            _ => self.announce(),
+        self.notes = Note::read_on(notes, &mut self.said, NOTE_LIMIT);
+        if self.notes.is_none() {
+            self.announce();
         }
     }
 
     fn announce(&mut self) {
-        let mut confined = None;
-        for line in self.said.split(|&byte| byte == b'\n') {
-            match serde_json::from_slice(line) {
-                Ok(Note::Confined { landlock, notes }) => confined = Some((landlock, notes)),
-                Ok(Note::Failed(failure)) => {
-                    self.report(&Report::Failed(failure));
-                    return;
-                }
-                Err(_) => {}
+        match Note::verdict(&self.said) {
+            Ok((landlock, notes)) => {
+                self.report(&Report::Started { pid: self.workload.as_raw(), landlock, notes });
+            }
+            Err(failure) => {
+                self.report(&Report::Failed(failure));
+                return;
             }
         }
-        self.report(&match confined {
-            Some((landlock, notes)) => Report::Started { pid: self.workload.as_raw(), landlock, notes },
-            None => Report::Failed(Failure::setup(
-                "the process that was to become the workload died while it was being confined; see the kernel's log",
-            )),
-        });
         // From here on it waits. What is not given back is memory, and nothing else.
         let _ = memory::release_pages_of_files();
     }
@@ -222,13 +251,17 @@ impl Init<'_> {
     fn reap(&mut self) -> bool {
         loop {
             match process::reap() {
-                Ok(Some((pid, end))) if pid == self.workload => {
-                    self.ended = Some(match end {
+                Ok(Some((pid, end))) => {
+                    let ending = match end {
                         End::Exited(code) => Ending::Code(code),
                         End::Signaled(signal) => Ending::Signal(signal),
-                    });
+                    };
+                    if pid == self.workload {
+                        self.ended = Some(ending);
+                    } else {
+                        self.guests.ended(pid, ending);
+                    }
                 }
-                Ok(Some(_)) => {}
                 Ok(None) => break,
                 // ECHILD, the only error without flags that are wrong.
                 Err(_) => return false,
@@ -269,6 +302,7 @@ impl Init<'_> {
         let mut abandoned = self.ended.is_none();
         let mut asked: Vec<Pid> = Vec::new();
         while self.reap() {
+            self.tell_of_guests();
             let now = Instant::now();
             let force = abandoned || now >= deadline;
             self.end_all(force, &mut asked);
@@ -278,8 +312,13 @@ impl Init<'_> {
                 _ => SWEEP,
             };
             let timeout = PollTimeout::try_from(next + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-            abandoned |= matches!(self.wait_in_clear(timeout, abandoned), Heard::Gone);
+            match self.wait_in_clear(timeout, abandoned) {
+                Heard::Nothing => {}
+                Heard::Request(request, descriptors) => self.serve(request, descriptors),
+                Heard::Gone => abandoned = true,
+            }
         }
+        self.tell_of_guests();
     }
 
     /// A socket whose other end is gone is always readable and would make the loop spin.

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Seek};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
@@ -18,6 +19,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::Orders;
 use super::control::{CONTROL_FD, Ending, Failure, Layout, Report, Request, receive, send};
+use super::launcher::{Desk, Launcher};
 use super::sealed::Sealed;
 use super::stdio;
 use super::supervise::Signals;
@@ -110,7 +112,8 @@ pub struct Running {
 /// The workload, as the supervisor's end of the control socket knows it.
 #[derive(Debug)]
 pub(super) struct Workload {
-    line: Line,
+    line: Arc<Line>,
+    desk: Arc<Desk>,
     init_end: Child,
     ending: Option<Ending>,
 }
@@ -262,7 +265,7 @@ impl Prepared {
         line.send(&Request::Go).await.map_err(|error| LaunchError::setup("the sandbox's init", error))?;
         match line.receive::<Report>().await {
             Ok(Some((Report::Started { pid, landlock, notes }, _))) => {
-                let workload = Workload { line, init_end, ending: None };
+                let workload = Workload { line: Arc::new(line), desk: Arc::default(), init_end, ending: None };
                 Ok(Running { pid: pid.unsigned_abs(), landlock, notes, workload, signals, lent })
             }
             other => {
@@ -277,6 +280,13 @@ impl Prepared {
 }
 
 impl Running {
+    /// What starts programs beside the workload, where the orders said that there will be some. It is served for as long
+    /// as [`Running::wait`] or the supervisor's loop is polled.
+    #[must_use]
+    pub fn launcher(&self) -> Launcher {
+        Launcher::new(self.workload.line.clone(), self.workload.desk.clone())
+    }
+
     /// Signals the workload's process group. A workload that has ended is no error.
     ///
     /// # Errors
@@ -317,16 +327,25 @@ impl Workload {
 
     /// The next thing that happens. May be cancelled; nothing is lost.
     pub(super) async fn next(&mut self) -> Happening {
-        while self.ending.is_none() {
-            match self.line.receive::<Report>().await {
+        loop {
+            // The init outlives the workload until nothing is left, and tells of the guests until then.
+            let heard = tokio::select! {
+                biased;
+                heard = self.line.receive::<Report>() => heard,
+                _ = self.init_end.wait(), if self.ending.is_some() => break,
+            };
+            match heard {
                 Ok(Some((Report::Stopped, _))) => return Happening::Stopped,
-                Ok(Some((Report::Exited(ending), _))) => self.ending = Some(ending),
-                Ok(Some(_)) => {}
-                // The init is gone before it could say how the workload ended: killed itself, with all it kept.
+                Ok(Some((Report::Exited(ending), _))) => {
+                    self.ending = Some(ending);
+                    self.desk.announce_end();
+                }
+                Ok(Some((report, descriptors))) => self.desk.hear(report, descriptors),
+                // The init is gone, perhaps before it could say how the workload ended: killed itself, with all it kept.
                 Ok(None) | Err(_) => break,
             }
         }
-        // The init outlives the workload until nothing is left.
+        self.desk.close();
         let init = self.init_end.wait().await;
         let ending = self.ending.or(init.ok()).unwrap_or(Ending::Signal(Signal::SIGKILL as i32));
         self.ending = Some(ending);
@@ -334,15 +353,25 @@ impl Workload {
     }
 }
 
+impl Drop for Workload {
+    fn drop(&mut self) {
+        self.desk.close();
+    }
+}
+
 /// The control socket, asynchronous.
 #[derive(Debug)]
-struct Line {
+pub(super) struct Line {
     socket: AsyncFd<OwnedFd>,
 }
 
 impl Line {
     async fn send(&self, request: &Request) -> io::Result<()> {
-        self.socket.async_io(Interest::WRITABLE, |socket| send(socket.as_fd(), request, &[])).await
+        self.send_with(request, &[]).await
+    }
+
+    pub(super) async fn send_with(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.socket.async_io(Interest::WRITABLE, |socket| send(socket.as_fd(), request, descriptors)).await
     }
 
     async fn receive<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {

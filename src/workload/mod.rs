@@ -3,19 +3,23 @@
 //! The supervisor calls [`launch::prepare`], which runs this executable again in its hidden `launch` role. That
 //! process makes the namespaces and turns into the sandbox's init ([`init`]); the init forks the child
 //! ([`child`]) that confines itself and becomes the workload. Supervisor and init talk over one socket
-//! ([`control`]), and either one's end is the other's.
+//! ([`control`]), and either one's end is the other's. Programs that people start later beside the workload ([`guest`],
+//! [`launcher`]) are forked by the same init and confined by the same steps.
 
 pub mod child;
 pub mod command;
 pub mod control;
 pub mod environment;
+pub mod guest;
 pub mod init;
 pub mod launch;
+pub mod launcher;
 pub mod sealed;
 pub mod stdio;
 pub mod supervise;
 pub mod terminal;
 pub mod trust;
+pub mod tty_modes;
 
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -53,6 +57,8 @@ pub struct Orders {
     pub limits: Limits,
     /// Between TERM and KILL for what is left in the sandbox once the workload has ended.
     pub grace: Duration,
+    /// Whether more programs will be started beside the workload ([`launcher`]): its init keeps what that takes.
+    pub guests: bool,
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
+use nix::sys::prctl;
 use nix::sys::signal::{Signal, raise};
 use nix::unistd::{Pid, getpid};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
@@ -78,7 +79,7 @@ struct Strangers {
 
 impl Strangers {
     fn adopt() -> Self {
-        let is_reaper = getpid() == Pid::from_raw(1);
+        let is_reaper = getpid() == Pid::from_raw(1) || prctl::get_child_subreaper() == Ok(true);
         // Without the handler zombies gather, which costs less than a sandbox that does not start.
         Self { ended: is_reaper.then(|| signal(SignalKind::child()).ok()).flatten() }
     }

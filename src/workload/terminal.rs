@@ -4,12 +4,14 @@
 
 use std::cell::Cell;
 use std::io::{IsTerminal, stdin, stdout};
+use std::os::fd::AsFd;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, raise};
 use nix::unistd::{Pid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
 use serde::{Deserialize, Serialize};
 
-use crate::sys::process;
+use crate::sys::{process, tty};
 
 /// How the workload stands to the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +23,8 @@ pub enum Plan {
         /// Whether it takes the foreground at once.
         foreground: bool,
     },
+    /// A session of its own, whose terminal is standard input: one that nobody else has.
+    Owner,
 }
 
 impl Plan {
@@ -53,7 +57,7 @@ impl Lent {
     #[must_use]
     pub fn of(plan: Plan) -> Option<Self> {
         match plan {
-            Plan::Detached => None,
+            Plan::Detached | Plan::Owner => None,
             Plan::Attached { foreground } => {
                 // A process in the background that sets the foreground group, or writes under `stty tostop`, is
                 // stopped unless it ignores this. The child gets the default back.
@@ -95,10 +99,14 @@ fn someone_can_continue() -> bool {
 /// In the child: joins the session and group of `plan`. SIGTTOU must be blocked or ignored.
 ///
 /// # Errors
-/// What setsid(2), setpgid(2) or tcsetpgrp(3) answered.
+/// What setsid(2), setpgid(2), tcsetpgrp(3) or TIOCSCTTY answered.
 pub fn join(plan: Plan) -> nix::Result<()> {
     match plan {
         Plan::Detached => nix::unistd::setsid().map(drop),
+        Plan::Owner => {
+            nix::unistd::setsid()?;
+            tty::control(stdin().as_fd()).map_err(|error| Errno::try_from(error).unwrap_or(Errno::UnknownErrno))
+        }
         Plan::Attached { foreground } => {
             let own = Pid::from_raw(0);
             nix::unistd::setpgid(own, own)?;

@@ -1,6 +1,7 @@
 //! The whole way from orders to the end, with real namespaces, as root. `/proc/self/exe` is this test executable,
 //! which answers to the hidden role too (`sys::in_tests`).
 
+mod guests;
 mod terminal;
 
 use std::ffi::{CStr, CString};
@@ -70,6 +71,7 @@ impl World {
             sockets: Sockets::All,
             limits: Limits::default(),
             grace: Duration::from_millis(300),
+            guests: true,
         };
         Self { directory, orders }
     }

@@ -303,7 +303,7 @@ impl Default for DriverConfig {
             openshift: OpenShiftConfig::default(),
             upstream_proxy: UpstreamProxyConfig::default(),
             grpc_endpoint: None,
-            ssh_socket_path: "/run/openshell/ssh.sock".into(),
+            ssh_socket_path: crate::contract::SSH_SOCKET.into(),
             client_tls_secret_name: String::new(),
             host_gateway_ip: String::new(),
             enable_user_namespaces: false,

@@ -81,7 +81,7 @@ fn emitted(act: impl FnOnce(&mut Tally<&mut dyn FnMut(Event)>)) -> Vec<String> {
         seen.push(match event {
             Event::Network(network) => format!("{} {}", network.port, network.count),
             Event::Finding(finding) => finding.kind.to_string(),
-            Event::Process(_) => panic!("no process is concerned"),
+            Event::Process(_) | Event::Ssh(_) => panic!("no process is concerned"),
         });
     };
     {

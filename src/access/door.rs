@@ -1,0 +1,127 @@
+//! The socket on which people knock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::knock::{self, Stranger, Visitor};
+use super::place::{Place, PlaceError};
+
+/// Connections at a time. Each may cost [`super::ssh::connection::CHANNELS_LIMIT`] windows in the worst case, and comes
+/// from somebody who may do as they like here anyway.
+const CONNECTIONS_LIMIT: usize = 128;
+
+/// After a failure to accept, such as for want of descriptors, the next try waits.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The same cause is told once in this time, with how often it came: whoever knocks in a loop fills no log.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// How long a stranger's socket may take to take in the refusal. It is new, and has room for it.
+const REFUSAL_TIME: Duration = Duration::from_millis(50);
+
+/// The door, open.
+#[derive(Debug)]
+pub struct Door {
+    place: Place,
+    listener: UnixListener,
+    places: Arc<Semaphore>,
+    told: HashMap<&'static str, (Option<Instant>, u64)>,
+}
+
+/// Somebody who has come in.
+#[derive(Debug)]
+pub struct Admitted {
+    /// The connection.
+    pub stream: UnixStream,
+    /// Who.
+    pub visitor: Visitor,
+    /// Held for as long as the connection lasts.
+    pub place: OwnedSemaphorePermit,
+}
+
+/// Somebody who has not, how often since this was last told, and why.
+#[derive(Debug)]
+pub struct Refusal {
+    /// How often.
+    pub count: u64,
+    /// Why.
+    pub reason: String,
+    /// Their process, where it is known.
+    pub pid: Option<u32>,
+}
+
+impl Door {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`PlaceError`].
+    pub fn open(place: &Place) -> Result<Self, PlaceError> {
+        let listener = place.listen()?;
+        let listener = UnixListener::from_std(listener).map_err(|source| PlaceError::Call {
+            place: place.clone(),
+            call: "epoll_ctl",
+            source,
+        })?;
+        let places = Arc::new(Semaphore::new(CONNECTIONS_LIMIT));
+        Ok(Self { place: place.clone(), listener, places, told: HashMap::new() })
+    }
+
+    /// Waits for the next who may come in. Nothing that goes wrong with one ends the waiting for others; `refused` hears of
+    /// it.
+    pub async fn admit(&mut self, mut refused: impl FnMut(Refusal)) -> Admitted {
+        loop {
+            let (stream, why) = match self.listener.accept().await {
+                Err(error) => {
+                    self.tell("accept", None, format!("a connection could not be accepted: {error}"), &mut refused);
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+                Ok((stream, _)) => match knock::who(&stream) {
+                    Ok(visitor) => match self.places.clone().try_acquire_owned() {
+                        Ok(place) => return Admitted { stream, visitor, place },
+                        Err(_) => {
+                            let why = format!("{CONNECTIONS_LIMIT} connections are open already; close one");
+                            (stream, ("limit", Some(visitor.pid), why))
+                        }
+                    },
+                    Err(stranger) => {
+                        let pid = match stranger {
+                            Stranger::Inside { pid } | Stranger::Gone { pid, .. } => Some(pid),
+                            _ => None,
+                        };
+                        (stream, (stranger.kind(), pid, stranger.to_string()))
+                    }
+                },
+            };
+            let (kind, pid, reason) = why;
+            dismiss(stream, &reason).await;
+            self.tell(kind, pid, reason, &mut refused);
+        }
+    }
+
+    fn tell(&mut self, kind: &'static str, pid: Option<u32>, reason: String, refused: &mut impl FnMut(Refusal)) {
+        let (last, untold) = self.told.entry(kind).or_default();
+        *untold += 1;
+        if last.is_none_or(|last| last.elapsed() >= TOLD_EVERY) {
+            refused(Refusal { count: *untold, reason, pid });
+            (*last, *untold) = (Some(Instant::now()), 0);
+        }
+    }
+}
+
+/// Says why, where clients look before the server's identification (RFC 4253 §4.2), and closes.
+async fn dismiss(mut stream: UnixStream, reason: &str) {
+    let line = format!("openshell-supervisor: not let in: {reason}\r\n");
+    let _ = tokio::time::timeout(REFUSAL_TIME, stream.write_all(line.as_bytes())).await;
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.place.leave();
+    }
+}

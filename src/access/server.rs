@@ -1,0 +1,138 @@
+//! The server behind the door: connections, and what their channels are for.
+
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::door::{Admitted, Door, Refusal};
+use super::forward::{self, Destination};
+use super::knock::Visitor;
+use super::session;
+use super::ssh::SshError;
+use super::ssh::channel::{Refused, UNKNOWN_KIND};
+use super::ssh::connection::{Connection, Opening};
+use super::ssh::kex::HostKey;
+use crate::event::{Actor, Event, Events, SshActivity, SshStep};
+use crate::workload::environment::Recipe;
+use crate::workload::launcher::Launcher;
+
+/// What programs are started with, and by whom.
+#[derive(Debug)]
+pub struct Inside {
+    /// Starts them.
+    pub launcher: Launcher,
+    /// Their environment.
+    pub environment: Recipe,
+    /// Shells to try, see [`super::shell::candidates`].
+    pub shells: Vec<CString>,
+    /// Where they start; the workload's directory where there is none.
+    pub workdir: Option<PathBuf>,
+    /// Where to tell of it all.
+    pub events: Events,
+}
+
+/// Somebody who is connected, for events.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    visitor: Visitor,
+    pub(super) inside: Arc<Inside>,
+}
+
+impl Caller {
+    /// Records something that was asked for.
+    pub(super) fn record(&self, step: SshStep, refused: Option<String>) {
+        let actor =
+            Actor { binary: None, pid: Some(self.visitor.pid).filter(|&pid| pid != 0), uid: Some(self.visitor.uid) };
+        self.inside.events.emit(Event::Ssh(SshActivity { step, refused, actor, count: 1 }));
+    }
+}
+
+/// Serves whoever may come in, until it is dropped, and with it all connections.
+///
+/// # Errors
+/// There is no host key: nobody can be served.
+pub async fn serve(mut door: Door, inside: Inside) -> Result<(), SshError> {
+    let inside = Arc::new(inside);
+    let key = Arc::new(HostKey::generate()?);
+    let mut connections = JoinSet::new();
+    let events = inside.events.clone();
+    loop {
+        tokio::select! {
+            admitted = door.admit(|refusal| record_refusal(&events, refusal)) => {
+                connections.spawn(connection(admitted, key.clone(), inside.clone()));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+fn record_refusal(events: &Events, refusal: Refusal) {
+    let actor = Actor { binary: None, pid: refusal.pid, uid: None };
+    let refused = Some(refusal.reason);
+    events.emit(Event::Ssh(SshActivity { step: SshStep::Opened, refused, actor, count: refusal.count }));
+}
+
+async fn connection(admitted: Admitted, key: Arc<HostKey>, inside: Arc<Inside>) {
+    let Admitted { stream, visitor, place: _place } = admitted;
+    let caller = Caller { visitor, inside };
+    let (connection, mut openings) = match Connection::serve(stream, key).await {
+        Ok(served) => served,
+        // Somebody who only looked.
+        Err(SshError::Gone) => return,
+        Err(error) => return caller.record(SshStep::Opened, Some(error.to_string())),
+    };
+    caller.record(SshStep::Opened, None);
+    let mut channels = JoinSet::new();
+    let accept = async {
+        loop {
+            tokio::select! {
+                opening = openings.recv() => match opening {
+                    Some(opening) => drop(channels.spawn(channel(opening, caller.clone()))),
+                    None => std::future::pending().await,
+                },
+                Some(_) = channels.join_next() => {}
+            }
+        }
+    };
+    let ended = tokio::select! {
+        ended = connection.run() => ended,
+        () = accept => Ok(()),
+    };
+    caller.record(SshStep::Closed, ended.err().map(|error| error.to_string()));
+    // All channels are closed now. Each ends what it has started.
+    while channels.join_next().await.is_some() {}
+}
+
+async fn channel(opening: Opening, caller: Caller) {
+    let Opening { kind, details, channel } = opening;
+    match kind.as_str() {
+        "session" => {
+            channel.confirm();
+            session::serve(channel, caller).await;
+        }
+        "direct-tcpip" => {
+            let Ok(destination) = Destination::read(&details) else {
+                return channel.refuse(&Refused { code: UNKNOWN_KIND, reason: "a malformed destination".into() });
+            };
+            let step = SshStep::Forwarded { host: destination.host.clone(), port: destination.port };
+            match forward::connect(&destination, &caller.inside.launcher).await {
+                Ok(stream) => {
+                    caller.record(step, None);
+                    channel.confirm();
+                    forward::carry(channel, stream).await;
+                }
+                Err(refused) => {
+                    channel.refuse(&refused);
+                    caller.record(step, Some(refused.reason));
+                }
+            }
+        }
+        _ => {
+            let reason = format!("there are no channels of the kind {kind:?} here");
+            channel.refuse(&Refused { code: UNKNOWN_KIND, reason: reason.clone() });
+            caller.record(SshStep::Asked(kind), Some(reason));
+        }
+    }
+}

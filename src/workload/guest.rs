@@ -1,0 +1,269 @@
+//! A program that somebody starts beside the workload: forked by the sandbox's init, confined by the same steps and
+//! orders, with other streams, words and environment. What people reach by SSH is a guest.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
+use nix::pty::Winsize;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::termios::{self, SetArg};
+use nix::unistd::{Gid, Pid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, setfsgid, setfsuid};
+use serde::{Deserialize, Serialize};
+
+use super::Orders;
+use super::child::{Note, become_workload};
+use super::control::{Ending, Failure, GuestStep};
+use super::terminal::Plan;
+use super::tty_modes;
+use crate::sys::process::{self, Side};
+use crate::sys::tty;
+
+/// Largest task: as the orders, of which it is a part ([`super::sealed`]).
+const TASK_LIMIT: u64 = 16 << 20;
+
+/// Most guests at a time. Each costs the sandbox's init a descriptor or two while it starts, and the supervisor three.
+pub const GUESTS_LIMIT: usize = 512;
+
+/// What to start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Programs with their arguments, none empty, to be tried in this order: the first that can be executed is it.
+    pub commands: Vec<Vec<CString>>,
+    /// The whole environment, from [`super::environment::Environment::build`].
+    pub environment: Vec<CString>,
+    /// Directory to start in; the workload's where there is none.
+    pub workdir: Option<PathBuf>,
+    /// A terminal to make for it, for all three standard streams.
+    pub terminal: Option<Shape>,
+}
+
+/// A terminal to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Height in characters.
+    pub rows: u16,
+    /// Width in characters.
+    pub columns: u16,
+    /// Width in pixels, 0 where unknown.
+    pub width: u16,
+    /// Height in pixels, 0 where unknown.
+    pub height: u16,
+    /// Modes by the numbers of RFC 4254 §8, as far as they differ from a new terminal's.
+    pub modes: Vec<(u8, u32)>,
+}
+
+impl Shape {
+    /// The size, as the kernel has it.
+    #[must_use]
+    pub fn size(&self) -> Winsize {
+        Winsize { ws_row: self.rows, ws_col: self.columns, ws_xpixel: self.width, ws_ypixel: self.height }
+    }
+}
+
+impl Task {
+    /// The task in memory that can no longer be changed, to be sent to the init.
+    ///
+    /// # Errors
+    /// What memfd_create(2) answered; a task that exceeds what may travel.
+    pub fn seal(&self) -> io::Result<OwnedFd> {
+        let bytes = serde_json::to_vec(self)?;
+        if bytes.len() as u64 > TASK_LIMIT {
+            return Err(io::Error::other(format!("arguments and environment exceed {TASK_LIMIT} bytes")));
+        }
+        let mut file = File::from(memfd_create(c"task", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
+        file.write_all(&bytes)?;
+        file.rewind()?;
+        let seals = SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(file.into())
+    }
+
+    fn read(from: OwnedFd) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        File::from(from).take(TASK_LIMIT).read_to_end(&mut bytes)?;
+        Ok(serde_json::from_slice(&bytes)?)
+    }
+}
+
+/// A guest, as the init has it.
+#[derive(Debug)]
+struct Guest {
+    id: u64,
+    pid: Pid,
+    /// Open until it has been executed, or failed to.
+    notes: Option<OwnedFd>,
+    said: Vec<u8>,
+    /// The other ends of its streams, until the supervisor is given them.
+    ours: Vec<OwnedFd>,
+    /// Whether the supervisor knows it as started.
+    started: bool,
+    ended: Option<Ending>,
+}
+
+/// Something for the supervisor to hear, with the descriptors that go along.
+pub(super) type Told = (u64, GuestStep, Vec<OwnedFd>);
+
+/// All guests of an init.
+#[derive(Debug, Default)]
+pub(super) struct Guests {
+    /// What confines them; `None` where the sandbox takes none.
+    orders: Option<Orders>,
+    all: Vec<Guest>,
+}
+
+impl Guests {
+    pub(super) fn new(orders: Orders) -> Self {
+        // The certificates have been put where they belong.
+        let orders = orders.guests.then_some(Orders { isolation: None, ..orders });
+        Self { orders, all: Vec::new() }
+    }
+
+    pub(super) fn are_taken(&self) -> bool {
+        self.orders.is_some()
+    }
+
+    /// Forks one. Comes back in the init alone.
+    pub(super) fn launch(&mut self, id: u64, descriptors: Vec<OwnedFd>) -> Result<(), Failure> {
+        let setup = |what: &'static str| move |error: io::Error| Failure::setup(format!("{what}: {error}"));
+        let orders = self.orders.as_ref().ok_or_else(|| Failure::setup("this sandbox takes no more programs"))?;
+        if self.all.len() >= GUESTS_LIMIT {
+            return Err(Failure::setup(format!(
+                "{GUESTS_LIMIT} programs have been started beside the workload, and run; end one"
+            )));
+        }
+        let mut descriptors = descriptors.into_iter();
+        let task = descriptors.next().ok_or_else(|| Failure::setup("a task came without its descriptor"))?;
+        let task = Task::read(task).map_err(setup("the task"))?;
+        let Streams { ours, theirs } = as_the_workload(orders, || match &task.terminal {
+            Some(shape) => terminal(shape),
+            None => pipes(),
+        })
+        .map_err(setup(if task.terminal.is_some() { "no terminal (/dev/ptmx)" } else { "pipes" }))?;
+        let (notes, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| Failure::setup(format!("pipe: {error}")))?;
+        let pid = match process::fork().map_err(setup("fork"))? {
+            Side::Child => process::exit_now(run(orders, task, &theirs, writer)),
+            Side::Parent(pid) => pid,
+        };
+        self.all.push(Guest { id, pid, notes: Some(notes), said: Vec::new(), ours, started: false, ended: None });
+        Ok(())
+    }
+
+    /// Pipes to wait for; [`Guests::listen`] takes their indices.
+    pub(super) fn notes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.all.iter().filter_map(|guest| guest.notes.as_ref()).map(AsFd::as_fd)
+    }
+
+    /// Reads from the pipes at `ready`, which count as [`Guests::notes`] gave them.
+    pub(super) fn listen(&mut self, ready: &[bool], note_limit: usize) {
+        let waiting = self.all.iter_mut().filter(|guest| guest.notes.is_some());
+        for guest in waiting.zip(ready).filter_map(|(guest, &ready)| ready.then_some(guest)) {
+            guest.notes = guest.notes.take().and_then(|notes| Note::read_on(notes, &mut guest.said, note_limit));
+        }
+    }
+
+    /// Notes the end of a child, if it is a guest.
+    pub(super) fn ended(&mut self, pid: Pid, ending: Ending) {
+        if let Some(guest) = self.all.iter_mut().find(|guest| guest.pid == pid && guest.ended.is_none()) {
+            guest.ended = Some(ending);
+        }
+    }
+
+    /// What the supervisor has not heard yet. Guests that are over are forgotten with it.
+    pub(super) fn news(&mut self) -> Vec<Told> {
+        let mut told = Vec::new();
+        self.all.retain_mut(|guest| {
+            if guest.notes.is_some() {
+                return true;
+            }
+            if !guest.started {
+                guest.started = true;
+                if let Err(failure) = Note::verdict(&guest.said) {
+                    told.push((guest.id, GuestStep::Failed(failure), Vec::new()));
+                    // It ends by itself, and is reaped as any orphan is.
+                    return false;
+                }
+                guest.said = Vec::new();
+                told.push((guest.id, GuestStep::Started { pid: guest.pid.as_raw() }, std::mem::take(&mut guest.ours)));
+            }
+            if let Some(ending) = guest.ended {
+                told.push((guest.id, GuestStep::Ended(ending), Vec::new()));
+            }
+            guest.ended.is_none()
+        });
+        told
+    }
+
+    /// To a guest's process group; to the guest alone once it has left that group.
+    pub(super) fn signal(&self, id: u64, number: i32) {
+        let Ok(signal) = Signal::try_from(number) else { return };
+        let Some(guest) = self.all.iter().find(|guest| guest.id == id && guest.ended.is_none()) else { return };
+        if kill(Pid::from_raw(-guest.pid.as_raw()), signal) == Err(Errno::ESRCH) {
+            let _ = kill(guest.pid, signal);
+        }
+    }
+}
+
+/// Both ends of a guest's standard streams.
+struct Streams {
+    /// The supervisor's: the master side of a terminal, or the pipes' other ends in the order of the streams.
+    ours: Vec<OwnedFd>,
+    theirs: [OwnedFd; 3],
+}
+
+/// Makes something that is to belong to the workload's user. Whose a new pipe or terminal is follows from the user at that
+/// time (`current_fsuid` in the kernel), so nobody needs CAP_CHOWN; and programs open theirs again, as `/dev/stderr`.
+fn as_the_workload<T>(orders: &Orders, make: impl FnOnce() -> T) -> T {
+    let identity = &orders.identity;
+    let before = identity.switch.then(|| {
+        let gid = setfsgid(Gid::from_raw(identity.gid));
+        (setfsuid(Uid::from_raw(identity.uid)), gid)
+    });
+    let made = make();
+    if let Some((uid, gid)) = before {
+        setfsuid(uid);
+        setfsgid(gid);
+    }
+    made
+}
+
+/// A terminal on the sandbox's own devpts.
+fn terminal(shape: &Shape) -> io::Result<Streams> {
+    let (master, own) = tty::open_pair()?;
+    let mut settings = termios::tcgetattr(&own)?;
+    tty_modes::apply(&mut settings, &shape.modes);
+    termios::tcsetattr(&own, SetArg::TCSANOW, &settings)?;
+    tty::set_size(own.as_fd(), &shape.size())?;
+    Ok(Streams { ours: vec![master], theirs: [own.try_clone()?, own.try_clone()?, own] })
+}
+
+fn pipes() -> io::Result<Streams> {
+    let (input, to_input) = pipe2(OFlag::O_CLOEXEC)?;
+    let (from_output, output) = pipe2(OFlag::O_CLOEXEC)?;
+    let (from_error, error) = pipe2(OFlag::O_CLOEXEC)?;
+    Ok(Streams { ours: vec![to_input, from_output, from_error], theirs: [input, output, error] })
+}
+
+/// In the child. The exit code is read by nobody: the note in `writer` is.
+fn run(orders: &Orders, task: Task, streams: &[OwnedFd; 3], writer: OwnedFd) -> u8 {
+    let mut writer = File::from(writer);
+    let moved = dup2_stdin(&streams[0]).and_then(|()| dup2_stdout(&streams[1])).and_then(|()| dup2_stderr(&streams[2]));
+    if let Err(error) = moved {
+        let failure = Failure::setup(format!("dup2: {error}"));
+        let code = failure.code;
+        Note::Failed(failure).tell(&mut writer);
+        return code;
+    }
+    let plan = if task.terminal.is_some() { Plan::Owner } else { Plan::Detached };
+    let orders = Orders {
+        environment: task.environment,
+        workdir: task.workdir.or_else(|| orders.workdir.clone()),
+        ..orders.clone()
+    };
+    become_workload(&orders, &task.commands, plan, writer).code
+}

@@ -1,0 +1,198 @@
+//! The supervisor's side of starting programs beside the workload: what the access server asks of the sandbox's init.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::sys::signal::Signal;
+use tokio::net::TcpSocket;
+use tokio::sync::{oneshot, watch};
+
+use super::control::{Ending, Failure, GuestStep, Report, Request};
+use super::guest::Task;
+use super::launch::{LaunchError, Line};
+
+/// Starts guests, and makes sockets in the workload's network. Cheap to clone; outlives the sandbox, and then says so.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    line: Arc<Line>,
+    desk: Arc<Desk>,
+}
+
+/// Who waits for what of the init.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    next: AtomicU64,
+    waiting: Mutex<Waiting>,
+    /// Whether the workload has ended, and with it ends the sandbox.
+    ending: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The sandbox is over, and nothing will be answered any more.
+    closed: bool,
+    starts: HashMap<u64, oneshot::Sender<Result<Started, Failure>>>,
+    ends: HashMap<u64, oneshot::Sender<Ending>>,
+    sockets: HashMap<u64, oneshot::Sender<io::Result<OwnedFd>>>,
+}
+
+#[derive(Debug)]
+struct Started {
+    pid: u32,
+    streams: Vec<OwnedFd>,
+    ended: oneshot::Receiver<Ending>,
+}
+
+/// A program that runs beside the workload. Dropping it leaves it running: whoever wants its end signals it.
+#[derive(Debug)]
+pub struct Guest {
+    /// Its pid, as the sandbox sees it.
+    pub pid: u32,
+    /// The other ends of its streams, to be taken: the master side of its terminal, or those of the pipes that are its
+    /// standard input, output and error.
+    pub streams: Vec<OwnedFd>,
+    ended: Option<oneshot::Receiver<Ending>>,
+    ending: Option<Ending>,
+    handle: GuestHandle,
+}
+
+/// What signals a guest.
+#[derive(Clone, Debug)]
+pub struct GuestHandle {
+    id: u64,
+    launcher: Launcher,
+}
+
+impl Launcher {
+    pub(super) fn new(line: Arc<Line>, desk: Arc<Desk>) -> Self {
+        Self { line, desk }
+    }
+
+    /// Starts `task`, and returns once it has been executed.
+    ///
+    /// # Errors
+    /// [`LaunchError`], 126 and 127 among them; that the sandbox has ended.
+    pub async fn launch(&self, task: &Task) -> Result<Guest, LaunchError> {
+        let failed = |error: io::Error| LaunchError::from(Failure::setup(format!("starting a program: {error}")));
+        let sealed = task.seal().map_err(failed)?;
+        let id = self.desk.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, heard) = oneshot::channel();
+        if !self.desk.open(|waiting| drop(waiting.starts.insert(id, answer))) {
+            return Err(over().into());
+        }
+        self.line.send_with(&Request::Launch { id }, &[sealed.as_fd()]).await.map_err(failed)?;
+        let Started { pid, streams, ended } = heard.await.map_err(|_| over())??;
+        let handle = GuestHandle { id, launcher: self.clone() };
+        Ok(Guest { pid, streams, ended: Some(ended), ending: None, handle })
+    }
+
+    /// Waits until the workload has ended. Guests have its grace then, and no more.
+    pub async fn ending(&self) {
+        // Its sender lives as long as `self`.
+        let _ = self.desk.ending.subscribe().wait_for(|ending| *ending).await;
+    }
+
+    /// A TCP socket of the workload's network namespace, for an address of `towards`'s family.
+    ///
+    /// # Errors
+    /// What socket(2) answered; that the sandbox has ended.
+    pub async fn socket(&self, towards: SocketAddr) -> io::Result<TcpSocket> {
+        let id = self.desk.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, heard) = oneshot::channel();
+        if !self.desk.open(|waiting| drop(waiting.sockets.insert(id, answer))) {
+            return Err(io::Error::other(over()));
+        }
+        self.line.send_with(&Request::Socket { id, six: towards.is_ipv6() }, &[]).await?;
+        let socket = heard.await.map_err(|_| io::Error::other(over()))??;
+        Ok(TcpSocket::from_std_stream(std::net::TcpStream::from(socket)))
+    }
+}
+
+impl Guest {
+    /// Waits for its end. May be cancelled; nothing is lost. A guest that ended with its sandbox counts as killed.
+    pub async fn wait(&mut self) -> Ending {
+        if let Some(ended) = &mut self.ended {
+            self.ending = ended.await.ok();
+            self.ended = None;
+        }
+        self.ending.unwrap_or(Ending::Signal(Signal::SIGKILL as i32))
+    }
+
+    /// What signals it.
+    #[must_use]
+    pub fn handle(&self) -> GuestHandle {
+        self.handle.clone()
+    }
+}
+
+impl GuestHandle {
+    /// Signals the guest's process group. One that has ended is no error, nor is a sandbox that has.
+    pub async fn signal(&self, signal: Signal) {
+        let _ = self.launcher.line.send_with(&Request::SignalGuest { id: self.id, signal: signal as i32 }, &[]).await;
+    }
+}
+
+impl Desk {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, enter: impl FnOnce(&mut Waiting)) -> bool {
+        let mut waiting = self.waiting();
+        if !waiting.closed {
+            enter(&mut waiting);
+        }
+        !waiting.closed
+    }
+
+    /// Hands out what the init has said. Whoever asked may no longer be interested.
+    pub(super) fn hear(&self, report: Report, descriptors: Vec<OwnedFd>) {
+        let mut waiting = self.waiting();
+        let mut descriptors = descriptors.into_iter();
+        match report {
+            Report::Guest { id, step: GuestStep::Started { pid } } => {
+                let Some(answer) = waiting.starts.remove(&id) else { return };
+                let (end, ended) = oneshot::channel();
+                waiting.ends.insert(id, end);
+                let _ = answer.send(Ok(Started { pid: pid.unsigned_abs(), streams: descriptors.collect(), ended }));
+            }
+            Report::Guest { id, step: GuestStep::Failed(failure) } => {
+                let answer = waiting.starts.remove(&id);
+                let _ = answer.map(|answer| answer.send(Err(failure)));
+            }
+            Report::Guest { id, step: GuestStep::Ended(ending) } => {
+                let end = waiting.ends.remove(&id);
+                let _ = end.map(|end| end.send(ending));
+            }
+            Report::Socket { id, error } => {
+                let answer = waiting.sockets.remove(&id);
+                let made = match (error, descriptors.next()) {
+                    (Some(error), _) => Err(io::Error::from_raw_os_error(error)),
+                    (None, Some(socket)) => Ok(socket),
+                    (None, None) => Err(io::Error::other("the socket was lost on its way")),
+                };
+                let _ = answer.map(|answer| answer.send(made));
+            }
+            _ => {}
+        }
+    }
+
+    /// The workload has ended.
+    pub(super) fn announce_end(&self) {
+        self.ending.send_replace(true);
+    }
+
+    /// The sandbox is over: whoever waits is told.
+    pub(super) fn close(&self) {
+        self.announce_end();
+        *self.waiting() = Waiting { closed: true, ..Waiting::default() };
+    }
+}
+
+fn over() -> Failure {
+    Failure::setup("the sandbox has ended")
+}

@@ -1,0 +1,151 @@
+//! Programs that are started beside the workload.
+
+use std::io::{Read, Write};
+
+use super::*;
+use crate::workload::guest::{Shape, Task};
+use crate::workload::launcher::{Guest, Launcher};
+
+fn task(script: &str) -> Task {
+    Task {
+        commands: vec![
+            vec![c"/no/such/shell".to_owned()],
+            vec![c"/bin/sh".into(), c"-c".into(), CString::new(script).unwrap()],
+        ],
+        environment: vec![c"PATH=/usr/bin:/bin".to_owned(), c"MARK=guest".to_owned()],
+        workdir: None,
+        terminal: None,
+    }
+}
+
+/// Starts `task` on pipes, and gives the other end of its standard output.
+async fn start(launcher: &Launcher, task: &Task) -> (Guest, std::fs::File) {
+    let mut guest = launcher.launch(task).await.unwrap();
+    let output = guest.streams.remove(1);
+    (guest, output.into())
+}
+
+/// What a script says as a guest.
+async fn said(launcher: &Launcher, script: &str) -> String {
+    let (mut guest, mut output) = start(launcher, &task(script)).await;
+    assert_eq!(guest.wait().await, Ending::Code(0), "{script}");
+    let mut said = String::new();
+    output.read_to_string(&mut said).unwrap();
+    said
+}
+
+/// A sandbox whose workload tells about itself, and waits.
+async fn inhabited(what: &str) -> (World, Running) {
+    let world = World::new(&format!("({what}) > told; touch ready; exec sleep 60")).isolated();
+    let running = world.start().await.unwrap();
+    assert!(wait_for(|| world.directory.path().join("ready").exists()).await);
+    (world, running)
+}
+
+/// Both together: the supervisor's loop serves the launcher.
+async fn beside<T>(mut running: Running, visit: impl Future<Output = T>) -> T {
+    tokio::select! {
+        _ = running.wait() => panic!("the workload has ended first"),
+        out = visit => out,
+    }
+}
+
+#[test]
+fn a_guest_is_confined_exactly_like_the_workload() {
+    const TELL: &str = "id; for n in net mnt pid user ipc uts; do readlink /proc/self/ns/$n; done; \
+                        grep -E '^(Cap|NoNewPrivs|Seccomp|Groups|Uid|Gid)' /proc/self/status; ulimit -a; umask; pwd; \
+                        ls / /dev; cat /root/.profile 2>&1; ls /root 2>&1; true";
+    on_runtime(async {
+        let (world, running) = inhabited(TELL).await;
+        let launcher = running.launcher();
+        let guest = beside(running, said(&launcher, TELL)).await;
+        assert!(guest.contains(&format!("uid={UID}")), "{guest}");
+        assert!(guest.contains("NoNewPrivs:\t1") && guest.contains("Seccomp:\t2"), "{guest}");
+        assert_eq!(guest, world.read("told"));
+        // The control: outside it would tell something else.
+        let outside = std::process::Command::new("/bin/sh").args(["-c", TELL]).output().unwrap();
+        assert_ne!(guest.as_bytes(), outside.stdout);
+    });
+}
+
+#[test]
+fn a_guest_has_its_own_words_environment_and_ending() {
+    on_runtime(async {
+        let (_world, running) = inhabited("true").await;
+        let launcher = running.launcher();
+        beside(running, async {
+            assert_eq!(said(&launcher, "echo $MARK; echo again > /dev/stdout").await, "guest\nagain\n");
+            for (script, ending) in
+                [("exit 7", Ending::Code(7)), ("kill -9 $$", Ending::Signal(9)), ("exit 300", Ending::Code(44))]
+            {
+                let (mut guest, _) = start(&launcher, &task(script)).await;
+                assert_eq!(guest.wait().await, ending, "{script}");
+            }
+            let (mut guest, _) = start(&launcher, &task("sleep 60 & wait")).await;
+            guest.handle().signal(Signal::SIGTERM).await;
+            assert_eq!(guest.wait().await, Ending::Signal(15));
+            let none = Task { commands: vec![vec![c"/no/such/program".to_owned()]], ..task("") };
+            let refused = launcher.launch(&none).await.unwrap_err();
+            assert_eq!(refused.code, 127, "{refused}");
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_guest_s_terminal_is_the_sandbox_s_own() {
+    on_runtime(async {
+        let (_world, running) = inhabited("true").await;
+        let launcher = running.launcher();
+        beside(running, async {
+            let script = "tty; stty size; stty -a | grep -o -- '-echo '; stat -c %u $(tty); read line; echo got:$line";
+            let shape = Shape { rows: 31, columns: 97, modes: vec![(53, 0)], ..Shape::default() };
+            let mut guest = launcher.launch(&Task { terminal: Some(shape), ..task(script) }).await.unwrap();
+            let mut master = std::fs::File::from(guest.streams.remove(0));
+            master.write_all(b"word\n").unwrap();
+            assert_eq!(guest.wait().await, Ending::Code(0));
+            let (mut shown, mut chunk) = (String::new(), [0; 4096]);
+            // EIO is how a terminal ends.
+            while let Ok(length @ 1..) = master.read(&mut chunk) {
+                shown.push_str(&String::from_utf8_lossy(&chunk[..length]));
+            }
+            for expected in ["/dev/pts/", "31 97", "-echo ", &UID.to_string(), "got:word"] {
+                assert!(shown.contains(expected), "{expected} in {shown}");
+            }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn guests_end_with_the_workload() {
+    on_runtime(async {
+        let world = World::new("sleep 0.5").isolated();
+        let mut running = world.start().await.unwrap();
+        let launcher = running.launcher();
+        let visit = async {
+            let (mut guest, _) = start(&launcher, &task("sleep 60")).await;
+            guest.wait().await
+        };
+        let (_, ending) = tokio::join!(running.wait(), visit);
+        assert_eq!(ending, Ending::Signal(15));
+        assert!(launcher.launch(&task("true")).await.unwrap_err().message.contains("has ended"));
+    });
+}
+
+#[test]
+fn a_socket_is_of_the_workload_s_network() {
+    on_runtime(async {
+        let (_world, running) = inhabited("true").await;
+        let launcher = running.launcher();
+        let outside = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let towards = outside.local_addr().unwrap();
+        beside(running, async {
+            let refused = launcher.socket(towards).await.unwrap().connect(towards).await.unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+            // The control: the same address, from here.
+            tokio::net::TcpStream::connect(towards).await.unwrap();
+        })
+        .await;
+    });
+}
