@@ -121,6 +121,8 @@ pub mod env {
 
 /// Exit codes of the supervisor's own making (design §1); the workload's own pass through.
 pub mod exit {
+    /// Not all that was asked for has been done; what is missing has been said.
+    pub const INCOMPLETE: u8 = 1;
     /// Wrong usage.
     pub const USAGE: u8 = 2;
     /// `--timeout` ended the workload.

@@ -5,9 +5,11 @@
 //! ([`crate::workload::guest`]), and so is confined exactly like the workload. [`client`] is the other end, for who
 //! has no SSH client at hand; [`ssh`] is the protocol, for both.
 
+pub mod carry;
 pub mod client;
 mod descriptor;
 mod door;
+pub mod files;
 mod forward;
 mod knock;
 mod server;

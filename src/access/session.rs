@@ -1,6 +1,6 @@
 //! One session: a command, a shell or a subsystem, on pipes or on a terminal (RFC 4254 §6).
 
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::future::pending;
 use std::os::fd::AsFd;
 use std::str::FromStr;
@@ -11,6 +11,7 @@ use nix::sys::termios::{LocalFlags, SpecialCharacterIndices, tcgetattr};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::carry::Carrying;
 use super::descriptor::Descriptor;
 use super::server::Caller;
 use super::shell::{self, NoShell};
@@ -21,7 +22,7 @@ use crate::event::SshStep;
 use crate::sys::tty;
 use crate::workload::control::Ending;
 use crate::workload::environment::UserVariable;
-use crate::workload::guest::{Shape, Task};
+use crate::workload::guest::{Program, Shape, Task};
 use crate::workload::launch::LaunchError;
 use crate::workload::launcher::{Guest, GuestHandle, Launcher};
 
@@ -67,6 +68,7 @@ struct Wishes {
 enum Wanted {
     Shell,
     Command(Vec<u8>),
+    Files(Carrying),
 }
 
 /// Serves a session from its beginning to its end.
@@ -85,14 +87,19 @@ pub(super) async fn serve(channel: Channel, caller: Caller) {
             }
             "shell" => Wanted::Shell,
             "exec" => match Reader::new(&request.details).string() {
-                Ok(line) => Wanted::Command(line.to_vec()),
+                Ok(line) => Carrying::of_command(line).map_or_else(|| Wanted::Command(line.to_vec()), Wanted::Files),
                 Err(_) => return channel.answer(&request, false),
             },
             "subsystem" => {
-                let name = Reader::new(&request.details).text().unwrap_or_default().to_owned();
-                channel.answer(&request, false);
-                caller.record(SshStep::Asked(name), Some("there is no such subsystem".into()));
-                continue;
+                let name = Reader::new(&request.details).string().unwrap_or_default();
+                if let Some(carrying) = Carrying::of_subsystem(name) {
+                    Wanted::Files(carrying)
+                } else {
+                    let name = String::from_utf8_lossy(name).into_owned();
+                    channel.answer(&request, false);
+                    caller.record(SshStep::Asked(name), Some("there is no such subsystem".into()));
+                    continue;
+                }
             }
             // Among them what is not offered here: X11, agents, break.
             _ => {
@@ -147,19 +154,19 @@ fn read_size(reader: &mut Reader<'_>) -> Result<Shape, Malformed> {
 
 async fn run(channel: &Channel, wishes: &Wishes, wanted: Wanted, caller: &Caller) {
     let inside = &caller.inside;
-    let commands = match &wanted {
-        Wanted::Shell => Ok(shell::login(&inside.shells)),
-        Wanted::Command(line) => shell::command(&inside.shells, line),
+    let program = match &wanted {
+        Wanted::Shell => Ok(Program::Image(shell::login(&inside.shells))),
+        Wanted::Command(line) => shell::command(&inside.shells, line).map(Program::Image),
+        Wanted::Files(carrying) => carrying.words().map(Program::Own).ok_or(NoShell::Nul),
     };
-    let step = SshStep::Ran {
-        command: match &wanted {
-            Wanted::Shell => None,
-            Wanted::Command(line) => first_word(line),
-        },
-        terminal: wishes.terminal.is_some(),
+    let terminal = wishes.terminal.is_some();
+    let step = match &wanted {
+        Wanted::Shell => SshStep::Ran { command: None, terminal },
+        Wanted::Command(line) => SshStep::Ran { command: first_word(line), terminal },
+        Wanted::Files(carrying) => SshStep::Carried(carrying.to_string()),
     };
-    let launched = match commands {
-        Ok(commands) => start(caller, wishes, commands).await,
+    let launched = match program {
+        Ok(program) => start(caller, wishes, program).await,
         Err(error) => Err(LaunchError { code: exit::USAGE, message: error.to_string(), private_proc: false }),
     };
     match launched {
@@ -188,6 +195,7 @@ fn explain(message: String, wanted: &Wanted, code: u8) -> String {
             Err(error @ NoShell::Needed(_)) => error.to_string(),
             _ => message,
         },
+        Wanted::Files(_) => message,
     }
 }
 
@@ -199,10 +207,10 @@ fn first_word(line: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(word).into_owned())
 }
 
-async fn start(caller: &Caller, wishes: &Wishes, commands: Vec<Vec<CString>>) -> Result<Guest, LaunchError> {
+async fn start(caller: &Caller, wishes: &Wishes, program: Program) -> Result<Guest, LaunchError> {
     let inside = &caller.inside;
     let task = Task {
-        commands,
+        program,
         environment: inside.environment.build(wishes.terminal.is_some(), &wishes.variables),
         workdir: inside.workdir.clone(),
         terminal: wishes.terminal.clone(),

@@ -68,25 +68,33 @@ pub enum AccountsError {
 
 /// A user of the passwd file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct User {
+pub struct User {
+    /// Name.
     pub name: String,
+    /// Number.
     pub uid: u32,
+    /// Number of the primary group.
     pub gid: u32,
+    /// Home directory, as written.
     pub home: String,
+    /// Login shell, as written.
     pub shell: String,
 }
 
 /// A group of the group file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub struct Group {
+    /// Name.
     pub name: String,
+    /// Number.
     pub gid: u32,
+    /// Names of its further members.
     pub members: Vec<String>,
 }
 
 /// Both files, as far as they are there: an image `FROM scratch` has none.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Accounts {
+pub struct Accounts {
     passwd_path: PathBuf,
     group_path: PathBuf,
     passwd: String,
@@ -95,8 +103,10 @@ pub(super) struct Accounts {
 
 /// How an entry is named.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Key<'k> {
+pub enum Key<'k> {
+    /// By name.
     Name(&'k str),
+    /// By number.
     Id(u32),
 }
 
@@ -111,6 +121,9 @@ impl std::fmt::Display for Key<'_> {
 
 impl Accounts {
     /// Reads the files under `etc`; a missing one is an empty one.
+    ///
+    /// # Errors
+    /// A file is there and cannot be read, is none, or exceeds a bound.
     pub fn read(etc: &Path) -> Result<Self, AccountsError> {
         let (passwd_path, group_path) = (etc.join("passwd"), etc.join("group"));
         let (passwd, group) = (read_bounded(&passwd_path)?, read_bounded(&group_path)?);
@@ -119,6 +132,9 @@ impl Accounts {
 
     /// The user of that name or number. Entries that agree in ids are one entry, as several files merged into one
     /// have them; entries that differ are an error, since whoever reads first or last would disagree about them.
+    ///
+    /// # Errors
+    /// The entry makes no sense, or there are two that differ.
     pub fn user(&self, key: Key<'_>) -> Result<Option<User>, AccountsError> {
         let fields = |line: &str| -> Option<[String; 7]> {
             let fields: Vec<&str> = line.split(':').collect();
@@ -146,6 +162,9 @@ impl Accounts {
     }
 
     /// The group of that name or number.
+    ///
+    /// # Errors
+    /// The entry makes no sense, or there are two that differ.
     pub fn group(&self, key: Key<'_>) -> Result<Option<Group>, AccountsError> {
         let mut found: Option<Group> = None;
         for line in self.group.lines().filter(|line| matches(line, key)) {

@@ -4,7 +4,7 @@
 //! All of it happens in the single-threaded child that then becomes the workload (design §6), in the order that
 //! [`crate::workload`] calls it; nothing here forks or speaks to the supervisor.
 
-mod accounts;
+pub mod accounts;
 pub mod capabilities;
 pub mod identity;
 pub mod landlock;

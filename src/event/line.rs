@@ -65,6 +65,7 @@ fn ssh(activity: &SshActivity) -> String {
         SshStep::Forwarded { host, port } => {
             format!("a connection to {}", destination(host, u16::try_from(*port).unwrap_or_default()))
         }
+        SshStep::Carried(what) => format!("files: {}", printable(what)),
         SshStep::Asked(name) => format!("{:?}", printable(name)),
     };
     let verb = match (&activity.refused, &activity.step) {

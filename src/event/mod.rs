@@ -182,6 +182,8 @@ pub enum SshStep {
         /// Whether it has a terminal.
         terminal: bool,
     },
+    /// Carried files: by what protocol, and the path where the client has named it at the start.
+    Carried(String),
     /// Connected to something that listens inside.
     Forwarded {
         /// Where.

@@ -203,7 +203,11 @@ fn ssh_activity<'e>(record: &mut Record<'e>, activity: &'e SshActivity) {
     }
     let status = if denied { (2, "Failure") } else { (1, "Success") };
     (fields.status_id, fields.status) = (Some(status.0), Some(status.1));
-    fields.status_detail = activity.refused.as_deref().map(printable);
+    fields.status_detail = match (&activity.refused, &activity.step) {
+        (Some(reason), _) => Some(printable(reason)),
+        (None, SshStep::Carried(what)) => Some(printable(what)),
+        (None, _) => None,
+    };
     fields.count = (activity.count > 1).then_some(activity.count);
     fields.actor = acting(&activity.actor);
 }

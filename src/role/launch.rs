@@ -3,6 +3,7 @@
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
+use super::files;
 use crate::contract::exit;
 use crate::netns;
 use crate::sys::process::{self, Side};
@@ -76,7 +77,7 @@ fn recipe(control: &Control) -> Result<(), Failure> {
     }
     // Not earlier: the kernel gives the map files of a non-dumpable process to root (proc(5)).
     prctl::set_dumpable(false).map_err(Failure::setup)?;
-    init::run(control, orders, plan, handover)
+    init::run(control, orders, plan, handover, files::run)
 }
 
 fn die_with_the_supervisor(control: &Control) -> Result<(), Failure> {

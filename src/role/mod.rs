@@ -5,6 +5,7 @@ mod cni_install;
 mod connect;
 mod doctor;
 mod exec;
+mod files;
 mod forward;
 mod health;
 pub mod launch;

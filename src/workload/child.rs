@@ -1,10 +1,9 @@
 //! The child that becomes the workload: gives up everything in order, then execs.
 
-use std::convert::Infallible;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -25,6 +24,9 @@ use crate::sys::process;
 
 /// Longest path that the kernel takes.
 const PATH_MAX: usize = 4096;
+
+/// The first descriptor that is no standard stream.
+const FIRST_OF_OTHERS: RawFd = 3;
 
 /// What the child tells the init through the pipe that closes on exec.
 #[derive(Debug, Serialize, Deserialize)]
@@ -84,22 +86,37 @@ impl Note {
 /// The order matters. Granted paths are opened and limits raised while privilege lasts; the working directory is
 /// entered with the workload's own rights; the filter comes last, since it refuses what earlier steps need.
 pub fn become_workload(orders: &Orders, commands: &[Vec<CString>], plan: Plan, mut pipe: impl Write) -> Failure {
-    match confine_and_exec(orders, commands, plan, &mut pipe) {
-        Ok(never) => match never {},
-        Err(failure) => {
-            // If the init is gone there is nobody to tell.
-            let _ = tell(&mut pipe, &Note::Failed(failure.clone()));
-            failure
+    let failure = confine(orders, plan, &mut pipe).err().unwrap_or_else(|| {
+        let mut refused = Failure::new(exit::NOT_FOUND, "the command is empty".to_owned());
+        for command in commands {
+            refused = exec(command, &orders.environment);
         }
-    }
+        refused
+    });
+    // If the init is gone there is nobody to tell.
+    Note::Failed(failure.clone()).tell(&mut pipe);
+    failure
 }
 
-fn confine_and_exec(
-    orders: &Orders,
-    commands: &[Vec<CString>],
-    plan: Plan,
-    pipe: &mut impl Write,
-) -> Result<Infallible, Failure> {
+/// Confines the calling process in the same way, and goes on in this executable: `own` is what runs instead of a program.
+/// What it returns is the exit code.
+///
+/// # Errors
+/// Why it does not run, which has been written to `pipe` too.
+pub fn become_own(orders: &Orders, plan: Plan, mut pipe: impl Write, own: impl FnOnce() -> u8) -> Result<u8, Failure> {
+    let confined = confine(orders, plan, &mut pipe);
+    if let Err(failure) = &confined {
+        Note::Failed(failure.clone()).tell(&mut pipe);
+    }
+    confined?;
+    drop(pipe);
+    // Nothing is executed that would close them.
+    process::close_from(FIRST_OF_OTHERS).map_err(|error| Failure::setup(format!("close_range: {error}")))?;
+    Ok(own())
+}
+
+/// Gives up everything, up to the standard streams and what closes on exec.
+fn confine(orders: &Orders, plan: Plan, pipe: &mut impl Write) -> Result<(), Failure> {
     terminal::join(plan)
         .map_err(|error| Failure::setup(format!("cannot give the workload a job of its own: {error}")))?;
     process::default_dispositions();
@@ -112,7 +129,7 @@ fn confine_and_exec(
     enter(orders.workdir.as_deref())?;
     prctl::set_no_new_privs().map_err(Failure::setup)?;
     let landlock = ruleset.restrict().map_err(Failure::setup)?;
-    process::close_on_exec_from(3).map_err(Failure::setup)?;
+    process::close_on_exec_from(FIRST_OF_OTHERS).map_err(Failure::setup)?;
     filter.install().map_err(Failure::setup)?;
     let mut notes = Vec::new();
     if !dropped.bounding {
@@ -124,12 +141,7 @@ fn confine_and_exec(
     }
     tell(pipe, &Note::Confined { landlock, notes })
         .map_err(|error| Failure::setup(format!("the sandbox's init is gone: {error}")))?;
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).map_err(Failure::setup)?;
-    let mut refused = Failure::new(exit::NOT_FOUND, "the command is empty".to_owned());
-    for command in commands {
-        refused = exec(command, &orders.environment);
-    }
-    Err(refused)
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).map_err(Failure::setup)
 }
 
 fn tell(pipe: &mut impl Write, note: &Note) -> std::io::Result<()> {

@@ -17,7 +17,7 @@ use nix::unistd::{Gid, Pid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, se
 use serde::{Deserialize, Serialize};
 
 use super::Orders;
-use super::child::{Note, become_workload};
+use super::child::{Note, become_own, become_workload};
 use super::control::{Ending, Failure, GuestStep};
 use super::terminal::Plan;
 use super::tty_modes;
@@ -30,11 +30,24 @@ const TASK_LIMIT: u64 = 16 << 20;
 /// Most guests at a time. Each costs the sandbox's init a descriptor or two while it starts, and the supervisor three.
 pub const GUESTS_LIMIT: usize = 512;
 
+/// What this executable does itself in the place of a guest's program, in a process of its own that is confined alike: it
+/// takes the words and the environment, and returns the exit code. The sandbox's file system need not have the executable.
+pub type Own = fn(&[CString], &[CString]) -> u8;
+
+/// What a guest runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Program {
+    /// Programs with their arguments, none empty, to be tried in this order: the first that can be executed is it.
+    Image(Vec<Vec<CString>>),
+    /// [`Own`], with these words.
+    Own(Vec<CString>),
+}
+
 /// What to start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// Programs with their arguments, none empty, to be tried in this order: the first that can be executed is it.
-    pub commands: Vec<Vec<CString>>,
+    /// What.
+    pub program: Program,
     /// The whole environment, from [`super::environment::Environment::build`].
     pub environment: Vec<CString>,
     /// Directory to start in; the workload's where there is none.
@@ -110,18 +123,19 @@ struct Guest {
 pub(super) type Told = (u64, GuestStep, Vec<OwnedFd>);
 
 /// All guests of an init.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Guests {
     /// What confines them; `None` where the sandbox takes none.
     orders: Option<Orders>,
+    own: Own,
     all: Vec<Guest>,
 }
 
 impl Guests {
-    pub(super) fn new(orders: Orders) -> Self {
+    pub(super) fn new(orders: Orders, own: Own) -> Self {
         // The certificates have been put where they belong.
         let orders = orders.guests.then_some(Orders { isolation: None, ..orders });
-        Self { orders, all: Vec::new() }
+        Self { orders, own, all: Vec::new() }
     }
 
     pub(super) fn are_taken(&self) -> bool {
@@ -147,7 +161,7 @@ impl Guests {
         .map_err(setup(if task.terminal.is_some() { "no terminal (/dev/ptmx)" } else { "pipes" }))?;
         let (notes, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| Failure::setup(format!("pipe: {error}")))?;
         let pid = match process::fork().map_err(setup("fork"))? {
-            Side::Child => process::exit_now(run(orders, task, &theirs, writer)),
+            Side::Child => process::exit_now(run(orders, task, &theirs, writer, self.own)),
             Side::Parent(pid) => pid,
         };
         self.all.push(Guest { id, pid, notes: Some(notes), said: Vec::new(), ours, started: false, ended: None });
@@ -250,7 +264,7 @@ fn pipes() -> io::Result<Streams> {
 }
 
 /// In the child. The exit code is read by nobody: the note in `writer` is.
-fn run(orders: &Orders, task: Task, streams: &[OwnedFd; 3], writer: OwnedFd) -> u8 {
+fn run(orders: &Orders, task: Task, streams: &[OwnedFd; 3], writer: OwnedFd, own: Own) -> u8 {
     let mut writer = File::from(writer);
     let moved = dup2_stdin(&streams[0]).and_then(|()| dup2_stdout(&streams[1])).and_then(|()| dup2_stderr(&streams[2]));
     if let Err(error) = moved {
@@ -265,5 +279,10 @@ fn run(orders: &Orders, task: Task, streams: &[OwnedFd; 3], writer: OwnedFd) -> 
         workdir: task.workdir.or_else(|| orders.workdir.clone()),
         ..orders.clone()
     };
-    become_workload(&orders, &task.commands, plan, writer).code
+    match &task.program {
+        Program::Image(commands) => become_workload(&orders, commands, plan, writer).code,
+        Program::Own(words) => {
+            become_own(&orders, plan, writer, || own(words, &orders.environment)).unwrap_or_else(|failure| failure.code)
+        }
+    }
 }

@@ -24,7 +24,7 @@ use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, tcset
 use super::Orders;
 use super::child::{Note, become_workload};
 use super::control::{Control, Ending, Failure, GuestStep, Layout, Report, Request};
-use super::guest::Guests;
+use super::guest::{Guests, Own};
 use super::terminal::Plan;
 use crate::confine::capabilities::{self, Duties};
 use crate::netns::{self, Handover};
@@ -37,11 +37,12 @@ const NOTE_LIMIT: usize = 64 << 10;
 /// How often orphans are looked for where they cannot all be signalled at once.
 const SWEEP: Duration = Duration::from_millis(20);
 
-/// Offers what was prepared to the supervisor, waits for its go, and is the sandbox's init until nothing is left.
+/// Offers what was prepared to the supervisor, waits for its go, and is the sandbox's init until nothing is left. Guests that
+/// ask for no program of the image are given to `own`.
 ///
 /// # Errors
 /// [`Failure`] before there is a workload; the caller reports it.
-pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Handover>) -> Result<(), Failure> {
+pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Handover>, own: Own) -> Result<(), Failure> {
     let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.pid_namespace);
     let processes = if own_processes { Some(netns::mounts::private_proc().map_err(proc_refused)?) } else { None };
     offer(control, handover, processes).map_err(|error| Failure::setup(format!("control socket: {error}")))?;
@@ -63,7 +64,7 @@ pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Hando
     };
     drop(writer);
     let grace = orders.grace;
-    let guests = Guests::new(orders);
+    let guests = Guests::new(orders, own);
     let failed = |error: Failure| {
         let _ = kill(workload, Signal::SIGKILL);
         error

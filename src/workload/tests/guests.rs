@@ -3,15 +3,15 @@
 use std::io::{Read, Write};
 
 use super::*;
-use crate::workload::guest::{Shape, Task};
+use crate::workload::guest::{Program, Shape, Task};
 use crate::workload::launcher::{Guest, Launcher};
 
 fn task(script: &str) -> Task {
     Task {
-        commands: vec![
+        program: Program::Image(vec![
             vec![c"/no/such/shell".to_owned()],
             vec![c"/bin/sh".into(), c"-c".into(), CString::new(script).unwrap()],
-        ],
+        ]),
         environment: vec![c"PATH=/usr/bin:/bin".to_owned(), c"MARK=guest".to_owned()],
         workdir: None,
         terminal: None,
@@ -84,7 +84,7 @@ fn a_guest_has_its_own_words_environment_and_ending() {
             let (mut guest, _) = start(&launcher, &task("sleep 60 & wait")).await;
             guest.handle().signal(Signal::SIGTERM).await;
             assert_eq!(guest.wait().await, Ending::Signal(15));
-            let none = Task { commands: vec![vec![c"/no/such/program".to_owned()]], ..task("") };
+            let none = Task { program: Program::Image(vec![vec![c"/no/such/program".to_owned()]]), ..task("") };
             let refused = launcher.launch(&none).await.unwrap_err();
             assert_eq!(refused.code, 127, "{refused}");
         })

@@ -1,0 +1,106 @@
+//! What carries files into the sandbox and out of it, in the place of a program of the image: a guest that the sandbox's init
+//! forks, confined exactly like the workload. Nobody starts it by name.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::prctl;
+
+use crate::access::carry::Carrying;
+use crate::access::files::streams::Ending;
+use crate::access::files::{Names, scp, sftp, tar};
+use crate::confine::accounts::{Accounts, Key};
+use crate::contract::exit;
+
+/// Does what the words ask for, with the standard streams; the exit code.
+pub fn run(words: &[CString], environment: &[CString]) -> u8 {
+    // It is a copy of the init, and `ps` would show it as one.
+    let _ = prctl::set_name(c"openshell-files");
+    match Carrying::read(words).ok_or_else(|| "no such transfer".to_owned()).and_then(|what| carry(&what, environment))
+    {
+        Ok(true) => 0,
+        Ok(false) => exit::INCOMPLETE,
+        Err(error) => {
+            eprintln!("openshell-supervisor: {error}");
+            exit::INCOMPLETE
+        }
+    }
+}
+
+/// Whether everything went through.
+fn carry(what: &Carrying, environment: &[CString]) -> Result<bool, String> {
+    let failed = |error: io::Error| error.to_string();
+    let ending = Ending::hold().map_err(failed)?;
+    let input = ending.stream(io::stdin()).map_err(failed)?;
+    let output = ending.stream(io::stdout()).map_err(failed)?;
+    let names = Inside::of(environment);
+    let told = |outcome: Result<tar::Summary, tar::TarError>| {
+        outcome.map(|summary| summary.failed == 0).map_err(|error| error.to_string())
+    };
+    match what {
+        Carrying::Sftp => sftp::serve(input, output, &names).map(|()| true).map_err(|error| error.to_string()),
+        Carrying::Scp(line) => {
+            let command = scp::parse(line).ok_or("not the command of a copy")?;
+            scp::serve(&command, input, output, &names).map_err(|error| error.to_string())
+        }
+        Carrying::In(directory) => {
+            let directory = names.from_home(directory);
+            std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+            told(tar::extract(input, &directory, &mut io::stderr()))
+        }
+        Carrying::Out(path) => {
+            let path = names.from_home(path);
+            // As a name beside others, so that what arrives has it.
+            let (directory, name) = match (path.parent(), path.file_name()) {
+                (Some(parent), Some(name)) if parent.as_os_str().is_empty() => (Path::new("."), PathBuf::from(name)),
+                (Some(parent), Some(name)) => (parent, PathBuf::from(name)),
+                _ => (path.as_path(), PathBuf::from(".")),
+            };
+            told(tar::create(output, directory, &[name], &mut io::stderr()))
+        }
+    }
+}
+
+/// The sandbox's accounts, as far as there are any.
+struct Inside {
+    accounts: Accounts,
+    home: Option<PathBuf>,
+}
+
+impl Inside {
+    fn of(environment: &[CString]) -> Self {
+        let home = environment.iter().find_map(|variable| variable.as_bytes().strip_prefix(b"HOME="));
+        Self {
+            // An image's files that make no sense name nobody.
+            accounts: Accounts::read(Path::new("/etc")).unwrap_or_default(),
+            home: home.map(|home| OsString::from_vec(home.to_vec()).into()),
+        }
+    }
+
+    /// `~` and what is below it; everything else as it is.
+    fn from_home(&self, path: &Path) -> PathBuf {
+        match (path.strip_prefix("~"), &self.home) {
+            (Ok(rest), Some(home)) => home.join(rest),
+            _ => path.to_owned(),
+        }
+    }
+}
+
+impl Names for Inside {
+    fn user(&self, uid: u32) -> Option<String> {
+        self.accounts.user(Key::Id(uid)).ok().flatten().map(|user| user.name)
+    }
+
+    fn group(&self, gid: u32) -> Option<String> {
+        self.accounts.group(Key::Id(gid)).ok().flatten().map(|group| group.name)
+    }
+
+    fn home(&self, user: Option<&OsStr>) -> Option<PathBuf> {
+        match user {
+            None => self.home.clone(),
+            Some(user) => self.accounts.user(Key::Name(user.to_str()?)).ok().flatten().map(|user| user.home.into()),
+        }
+    }
+}
