@@ -812,6 +812,42 @@ pub struct Exec {
     pub command: Vec<OsString>,
 }
 
+/// Copy files and directories into a running sandbox, with the rights of its workload.
+///
+/// Each arrives under its own name; a file takes its place when it is whole. Links are copied as links; what is no file,
+/// directory or link is left out and told. Exit code 1 if anything was left out.
+#[derive(Debug, Parser)]
+#[command(name = "upload")]
+pub struct Upload {
+    /// Where the sandbox listens
+    #[command(flatten)]
+    pub door: AccessDoor,
+    /// The sandbox's directory to put them in, made if it is not there; the workload's own unless named
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub into: PathBuf,
+    /// What to copy
+    #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+}
+
+/// Copy files and directories out of a running sandbox, with the rights of its workload.
+///
+/// Each arrives under its own name; a file takes its place when it is whole, and nothing of an archive leads out of the
+/// directory. Exit code 1 if anything was left out.
+#[derive(Debug, Parser)]
+#[command(name = "download")]
+pub struct Download {
+    /// Where the sandbox listens
+    #[command(flatten)]
+    pub door: AccessDoor,
+    /// The directory to put them in, made if it is not there; the current one unless named
+    #[arg(long, value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
+    pub into: PathBuf,
+    /// What to copy, as the sandbox names it
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+}
+
 /// Make a port of a running sandbox reachable on this side's loopback.
 ///
 /// Only what listens on the sandbox's own loopback can be reached. Ends when the sandbox ends.

@@ -4,6 +4,7 @@ mod cni;
 mod cni_install;
 mod connect;
 mod doctor;
+mod download;
 mod exec;
 mod files;
 mod forward;
@@ -24,6 +25,7 @@ mod run;
 mod sandbox;
 mod sideload;
 mod trust;
+mod upload;
 mod verify_fence;
 mod wait_for_tcp;
 mod workload;
@@ -99,6 +101,18 @@ pub const TABLE: &[Role] = &[
         summary: "run a command in a running sandbox",
         command: cli::Exec::command,
         run: |matches| with(matches, exec::run),
+    },
+    Role {
+        name: "upload",
+        summary: "copy files and directories into a running sandbox",
+        command: cli::Upload::command,
+        run: |matches| with(matches, upload::run),
+    },
+    Role {
+        name: "download",
+        summary: "copy files and directories out of a running sandbox",
+        command: cli::Download::command,
+        run: |matches| with(matches, download::run),
     },
     Role {
         name: "forward",

@@ -1,5 +1,10 @@
 //! The other end, for who has no SSH client at hand: commands, shells and forwarded ports through the same door.
 
+mod progress;
+mod transfer;
+
+pub use transfer::{download, upload};
+
 use std::io::{IsTerminal, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -140,33 +145,36 @@ async fn attend(channel: &Arc<Channel>, terminal: bool) -> Result<u8, ClientErro
         }
         Ok::<_, ClientError>(())
     };
-    let show_errors = async {
-        while let Some(data) = channel.take(Stream::Error).await {
-            std::io::stderr().write_all(&data).map_err(own("standard error"))?;
-        }
-        Ok::<_, ClientError>(())
-    };
-    let ended = async {
-        let mut code = None;
-        while let Some(request) = channel.request().await {
-            let mut reader = Reader::new(&request.details);
-            match request.name.as_str() {
-                "exit-status" => code = reader.u32().ok().map(|code| code as u8),
-                "exit-signal" => code = reader.text().ok().and_then(code_of_signal),
-                _ => {}
-            }
-            channel.answer(&request, false);
-        }
-        code
-    };
     let outcome = tokio::select! {
-        (shown, errors, code) = async { tokio::join!(show, show_errors, ended) } => {
+        (shown, errors, code) = async { tokio::join!(show, show_errors(channel), ended(channel)) } => {
             shown.and(errors).and(code.ok_or(Closed.into()))
         }
         never = pass_on(channel, terminal) => match never {},
     };
     fed.abort();
     outcome
+}
+
+async fn show_errors(channel: &Channel) -> Result<(), ClientError> {
+    while let Some(data) = channel.take(Stream::Error).await {
+        std::io::stderr().write_all(&data).map_err(own("standard error"))?;
+    }
+    Ok(())
+}
+
+/// The exit code that stands for the end, once it is there; `None` where the channel is closed without one.
+async fn ended(channel: &Channel) -> Option<u8> {
+    let mut code = None;
+    while let Some(request) = channel.request().await {
+        let mut reader = Reader::new(&request.details);
+        match request.name.as_str() {
+            "exit-status" => code = reader.u32().ok().map(|code| code as u8),
+            "exit-signal" => code = reader.text().ok().and_then(code_of_signal),
+            _ => {}
+        }
+        channel.answer(&request, false);
+    }
+    code
 }
 
 fn code_of_signal(name: &str) -> Option<u8> {
