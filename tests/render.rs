@@ -176,6 +176,10 @@ fn explain_tells_what_each_topology_takes() {
     let levels: Vec<&str> =
         all.lines().find(|line| line.starts_with("Pod Security")).expect("levels").split_whitespace().collect();
     assert_eq!(levels[2..], ["privileged", "privileged", "privileged", "restricted"]);
+    // The guide shows it as it is.
+    let readme = fs::read_to_string(repository().join("README.md")).expect("README.md");
+    let table = all.split("\n\n").next().expect("a table");
+    assert!(readme.contains(&format!("```\n{table}\n```\n")), "README.md does not hold this table:\n{table}");
     let one = printed(&run(&["--explain", "--topology", "sidecar"]));
     assert!(one.contains("openshell-network-init (init)") && one.contains("NET_ADMIN"), "{one}");
     assert!(!one.contains("SETPCAP"), "{one}");
