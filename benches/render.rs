@@ -7,7 +7,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use openshell_supervisor::driver::{
-    Cluster, DriverConfig, NetworkEnforcement, ProxyCa, SandboxApi, SandboxSpec, Topology, render, to_yaml,
+    AttestationKey, Cluster, DriverConfig, NetworkEnforcement, ProxyCa, SandboxApi, SandboxSpec, Topology, render,
+    to_yaml,
 };
 
 /// At most this for a sandbox.
@@ -26,6 +27,7 @@ https_proxy = \"http://proxy.corp.example:8080\"
 image_pull_secrets = [\"registry\"]
 host_gateway_ip = \"192.0.2.1\"
 platform_network.egress = [{cidr = \"0.0.0.0/0\", except = [\"10.0.0.0/8\"], ports = [80, 443]}]
+platform_network.controls = [\"example.com:443\"]
 proxy_pod.affinity = \"preferred\"
 ";
 
@@ -64,7 +66,13 @@ fn main() {
     let quick = std::env::args().any(|argument| argument == "QUICK");
     let (runs, many) = if quick { (50, MANY / 20) } else { (1000_u32, MANY) };
     let ca = ProxyCa { certificate: "certificate\n".repeat(12), key: "key\n".repeat(4) };
-    let cluster = Cluster { sandbox_api: Some(SandboxApi::V1Beta1), proxy_ca: Some(ca), ..Cluster::default() };
+    let key = AttestationKey("k".repeat(AttestationKey::LEAST));
+    let cluster = Cluster {
+        sandbox_api: Some(SandboxApi::V1Beta1),
+        proxy_ca: Some(ca),
+        attestation_key: Some(key),
+        ..Cluster::default()
+    };
     let base = DriverConfig::from_toml(CONFIG).unwrap_or_else(|errors| panic!("{errors}"));
     let mut configs: Vec<(&str, DriverConfig)> =
         Topology::ALL.map(|(name, topology)| (name, DriverConfig { topology, ..base.clone() })).into();

@@ -14,7 +14,9 @@ use clap::{Args, Parser, ValueEnum, ValueHint};
 use crate::cni::chain::Way;
 use crate::cni::config::KUBECONFIG;
 use crate::confine::seccomp::Profile;
-use crate::contract::{CLIENT_TLS_DIRECTORY, CONTROL_SOCKET, PROXY_ID, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY, env};
+use crate::contract::{
+    CLIENT_TLS_DIRECTORY, CONTROL_SOCKET, PROXY_ID, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY, TRUST_DIRECTORY, env,
+};
 use crate::driver::{SandboxApi, Topology};
 use crate::egress::Exemptions;
 use crate::event::{Destination, LogLevel};
@@ -79,7 +81,8 @@ pub struct Combined {
     pub command: Vec<OsString>,
 }
 
-/// The egress proxy and policy engine alone, for the processes of the namespaces it is started in.
+/// The egress proxy and policy engine alone, for the processes of the namespaces it is started in, or for a workload in another
+/// pod.
 ///
 /// SIGHUP reloads the policy; TERM and INT end it.
 #[derive(Debug, Parser)]
@@ -88,9 +91,15 @@ pub struct Network {
     /// Which policy, and what else decides
     #[command(flatten)]
     pub policy: PolicyOptions,
-    /// Where to listen; loopback, since whoever can connect is judged by the processes of this machine
+    /// Where to listen: loopback, since whoever can connect is judged by the processes of this machine. Another address takes
+    /// --ca-cert, --ca-key, and --attestation-key or --binary-identity=relaxed
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3128", value_parser = address)]
     pub bind: SocketAddr,
+    /// The workload is in another pod, whose `process` names the program of each connection by this key of the sandbox's (32
+    /// bytes or more). Programs then come from there alone, and connections that carry no such name are denied wherever the
+    /// policy names programs
+    #[arg(long, value_name = "FILE", conflicts_with = "control_socket", value_hint = ValueHint::FilePath)]
+    pub attestation_key: Option<PathBuf>,
     /// Serve the workload of a sidecar pod: wait for its `process` supervisor on this Unix socket, and end with it.
     /// Beside it is put whom the workload is to trust
     #[arg(long, value_name = "PATH", requires_all = ["sandbox_uid", "sandbox_gid"], value_hint = ValueHint::FilePath)]
@@ -112,10 +121,12 @@ pub struct Network {
     pub records: Records,
 }
 
-/// The workload of a sidecar pod: launched and confined without any privilege, while `network` is its only way out.
+/// The workload of a pod, launched and confined without any privilege, while `network` is its only way out.
 ///
-/// Policy and environment come from `network` over the control socket; when either of the two ends, so does the other.
-/// The workload follows `--`, or comes from OPENSHELL_MAIN_PROCESS_SPEC.
+/// In a sidecar pod policy and environment come from `network` over the control socket; when either of the two ends, so does
+/// the other. With --remote-proxy the proxy is in a pod of its own: the workload's connections are carried there from
+/// http://127.0.0.1:3128, the policy's static sections are read here, and either side outlives the other's restart. The
+/// workload follows `--`, or comes from OPENSHELL_MAIN_PROCESS_SPEC.
 #[derive(Debug, Parser)]
 #[command(name = "process")]
 pub struct Process {
@@ -123,7 +134,7 @@ pub struct Process {
     #[command(flatten)]
     pub workload: WorkloadOptions,
     /// Where `network` waits: its --control-socket
-    #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET, value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET, conflicts_with = "remote_proxy", value_hint = ValueHint::FilePath)]
     pub control_socket: PathBuf,
     /// How long to wait for it
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = seconds)]
@@ -131,12 +142,51 @@ pub struct Process {
     /// Who keeps the workload from going around the proxy
     #[arg(long, value_enum, value_name = "WHO", default_value_t = Fence::Pod)]
     pub fence: Fence,
+    /// What holds where the proxy is in another pod
+    #[command(flatten)]
+    pub remote: RemoteProxy,
     /// What is recorded, and where
     #[command(flatten)]
     pub records: Records,
     /// The workload and its arguments
     #[arg(value_name = "CMD", last = true, value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
+}
+
+/// `process` beside a proxy in another pod.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "With a proxy in another pod")]
+pub struct RemoteProxy {
+    /// The proxy is in another pod, at this `http://HOST:PORT`, or where OPENSHELL_PROXY_URL says
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub remote_proxy: Option<String>,
+    /// Policy file, of which the workload's own sections are read here: paths, Landlock, identity. Without one the restrictive
+    /// default holds
+    #[arg(long, value_name = "FILE", requires = "remote_proxy", value_hint = ValueHint::FilePath)]
+    pub policy: Option<PathBuf>,
+    /// Start although the workload could rewrite that file, for its next start
+    #[arg(long, requires = "remote_proxy")]
+    pub allow_writable_policy: bool,
+    /// Where `trust` has put whom the workload is to trust
+    #[arg(long, value_name = "DIR", default_value = TRUST_DIRECTORY, value_hint = ValueHint::DirPath)]
+    pub trust_dir: PathBuf,
+    /// Tell the proxy which program each connection is of, by this key of the sandbox's (32 bytes or more, the proxy's
+    /// --attestation-key). The workload must not be able to read it, which takes Landlock
+    #[arg(long, value_name = "FILE", requires = "remote_proxy", value_hint = ValueHint::FilePath)]
+    pub attestation_key: Option<PathBuf>,
+    /// Whether Landlock lets the workload's TCP connect to the proxy's port alone: servers of its own on other ports are then
+    /// out of its reach too
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = LandlockNet::Off)]
+    pub landlock_net: LandlockNet,
+}
+
+/// `--landlock-net`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LandlockNet {
+    /// It may connect to any
+    Off,
+    /// To port 3128 and no other; takes Linux 6.7
+    Strict,
 }
 
 /// What a sandbox is made of, for `run` and the entrypoint alike.
@@ -614,6 +664,10 @@ pub struct Render {
     /// Private key of --proxy-ca-cert, in PKCS #8
     #[arg(long, value_name = "FILE", requires = "proxy_ca_cert", value_hint = ValueHint::FilePath)]
     pub proxy_ca_key: Option<PathBuf>,
+    /// Key by which the two pods of a proxy-pod sandbox know each other, at least 32 bytes of text; without one each call
+    /// makes another
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub attestation_key: Option<PathBuf>,
     /// How the objects are written
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     pub output: ObjectFormat,
@@ -737,7 +791,10 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// A host, in any spelling, and a port.
-fn destination(text: &str) -> Result<(Host, u16), String> {
+///
+/// # Errors
+/// What was expected.
+pub fn destination(text: &str) -> Result<(Host, u16), String> {
     let expected = "expected HOST:PORT, such as proxy.example.com:3128 or [::1]:3128";
     let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("there is no port; {expected}"))?;
     let port = port.parse().ok().filter(|&port| port != 0).ok_or_else(|| format!("{port:?} is no port; {expected}"))?;
@@ -791,7 +848,7 @@ pub struct ProxyIds {
     pub proxy_gid: u32,
 }
 
-/// Prove that the pod's fence holds, by trying to get out of it.
+/// Prove that the pod's fence, or its NetworkPolicy, holds, by trying to get out of it.
 ///
 /// Needs no privilege, and runs as the workload's uid and gid. Exit code 0 only on proof; otherwise 1, and the reason.
 #[derive(Debug, Parser)]
@@ -803,4 +860,51 @@ pub struct VerifyFence {
     /// Whom the fence lets out, and who therefore proves nothing
     #[command(flatten)]
     pub proxy: ProxyIds,
+    /// Prove instead that the cluster's NetworkPolicies hold this pod: what they do not list cannot be reached, while what they
+    /// list can
+    #[arg(long)]
+    pub network_policy: bool,
+    /// What the policy must cut off, besides the API server, and what serves, so that silence means something; may be repeated
+    #[arg(long, value_name = "HOST:PORT", value_parser = destination, requires = "network_policy")]
+    pub canary: Vec<(Host, u16)>,
+    /// What the policy allows, such as the proxy, and what therefore must be reached; may be repeated
+    #[arg(long, value_name = "HOST:PORT", value_parser = destination, requires = "network_policy")]
+    pub control: Vec<(Host, u16)>,
+    /// The policy allows the API server (KUBERNETES_SERVICE_HOST), so it is no canary
+    #[arg(long, requires = "network_policy")]
+    pub api_server_allowed: bool,
+}
+
+/// Install whom the workload of a proxy-pod sandbox is to trust, in a volume that it sees read-only.
+///
+/// Two files: the sandbox's CA, and a bundle of it and everybody whom this image trusts, by its system's roots and by the
+/// variables that name others (SSL_CERT_FILE and its kin). So it runs in the workload's image. Each file is replaced in one
+/// step; run again, it repairs.
+#[derive(Debug, Parser)]
+#[command(name = "trust")]
+pub struct Trust {
+    /// The sandbox's CA, in PEM; never its key
+    #[arg(value_name = "CERT", value_hint = ValueHint::FilePath)]
+    pub certificate: PathBuf,
+    /// The volume's directory
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub directory: PathBuf,
+    /// Trust these certificates as well, in PEM: those that the proxy is given by the same flag; may be repeated
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub upstream_ca: Vec<PathBuf>,
+}
+
+/// Copy what the image has in a directory into the volume that will cover it, once.
+///
+/// What is in the volume already is never replaced. A copy that was ended half-way is gone on with by the next run, and is
+/// never taken for a whole one. Special files are left out, symbolic links are copied and not followed.
+#[derive(Debug, Parser)]
+#[command(name = "workspace")]
+pub struct Workspace {
+    /// The image's directory
+    #[arg(value_name = "SRC", value_hint = ValueHint::DirPath)]
+    pub source: PathBuf,
+    /// Where the volume is mounted meanwhile
+    #[arg(value_name = "DEST", value_hint = ValueHint::DirPath)]
+    pub destination: PathBuf,
 }

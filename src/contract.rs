@@ -102,6 +102,12 @@ pub mod env {
     pub const USER_ENVIRONMENT: &str = "OPENSHELL_USER_ENVIRONMENT";
     /// JSON `{version, command, tty}`, or `base64url:` and the same.
     pub const MAIN_PROCESS_SPEC: &str = "OPENSHELL_MAIN_PROCESS_SPEC";
+    /// URL of the proxy in a pod of its own: `http://HOST:PORT`.
+    pub const PROXY_URL: &str = "OPENSHELL_PROXY_URL";
+    /// Address of the API server, as the kubelet gives it to every container; [`API_SERVER_PORT`] comes with it.
+    pub const API_SERVER_HOST: &str = "KUBERNETES_SERVICE_HOST";
+    /// See [`API_SERVER_HOST`].
+    pub const API_SERVER_PORT: &str = "KUBERNETES_SERVICE_PORT";
     /// Name of the node, by the downward API (`spec.nodeName`).
     pub const NODE_NAME: &str = "NODE_NAME";
     /// Level of the one-line log on stderr.

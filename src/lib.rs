@@ -6,6 +6,8 @@ pub mod contract;
 pub mod driver;
 
 #[cfg(feature = "supervisor")]
+pub mod attest;
+#[cfg(feature = "supervisor")]
 pub mod attribution;
 #[cfg(feature = "supervisor")]
 pub mod cli;

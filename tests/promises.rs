@@ -35,6 +35,7 @@ mod parent;
 mod pods;
 mod policy;
 mod programs;
+mod proxy_pod;
 mod reload;
 mod render;
 mod run;

@@ -44,7 +44,8 @@ network_policies:
     binaries: [{path: /usr/bin/curl}]
 ";
 
-fn web(world: &World) -> Daemon {
+/// A page at port 80 of the origin, for GET and POST.
+pub fn web(world: &World) -> Daemon {
     let script = world.file("web.py", "import http.server as h\nclass H(h.BaseHTTPRequestHandler):\n def do_GET(s):\n  s.send_response(200); s.end_headers(); s.wfile.write(b'reached')\n do_POST = do_GET\nh.ThreadingHTTPServer(('', 80), H).serve_forever()\n");
     let daemon = world.origin_program("python3", &[script.to_str().expect("UTF-8")]);
     eventually("the origin listens", || {

@@ -16,7 +16,7 @@ use crate::origins::Origin;
 use crate::world::{World, policy_text};
 
 /// A CA of an operator's in two files that root alone may read, and the flags that name it.
-fn operators_ca(world: &World) -> ([PathBuf; 2], Authority) {
+pub fn operators_ca(world: &World) -> ([PathBuf; 2], Authority) {
     let openssl = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
         .args(["-subj", "/CN=Example Corp CA", "-keyout", "ca.key", "-out", "ca.pem"])

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, RulesetAttr, RulesetCreated,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,9 @@ use crate::sys::process::landlock_abi;
 /// sockets and signals (6). Later ones add rights that are used where they exist.
 const COMPLETE_ABI: u32 = 6;
 
+/// From this ABI on TCP ports can be restricted.
+const NETWORK_ABI: u32 = 4;
+
 /// Paths granted to the workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grants {
@@ -35,6 +38,10 @@ pub struct Grants {
     pub read_write: Vec<PathBuf>,
     /// Refuse to start where not everything can be enforced.
     pub hard: bool,
+    /// Refuse to start where nothing can be: the supervisor keeps a secret from its own user.
+    pub needed: bool,
+    /// The one port that TCP may connect to; any where it is `None`.
+    pub connect: Option<u16>,
 }
 
 impl Grants {
@@ -45,6 +52,8 @@ impl Grants {
             read_only: filesystem.read_only.clone(),
             read_write: filesystem.read_write.clone(),
             hard: compatibility == Compatibility::HardRequirement,
+            needed: false,
+            connect: None,
         }
     }
 }
@@ -94,6 +103,24 @@ pub enum LandlockError {
     Required {
         /// Cause and remedy.
         reason: String,
+    },
+    /// A secret depends on it.
+    #[error(
+        "the workload has the supervisor's own user, and Landlock alone keeps it from the supervisor's secrets: {reason}; \
+         start it without --attestation-key, or where Landlock is enabled"
+    )]
+    Needed {
+        /// Cause and remedy.
+        reason: String,
+    },
+    /// TCP is to be restricted and cannot be.
+    #[error(
+        "--landlock-net strict needs Landlock of ABI {NETWORK_ABI}, and this kernel has {abi}: Linux 6.7 has it; or leave the \
+         flag out"
+    )]
+    NoNetwork {
+        /// ABI of the kernel; 0 without Landlock.
+        abi: u32,
     },
     /// A granted path cannot be opened, under `hard_requirement`.
     #[error("filesystem_policy grants {path} and it cannot be opened: {source}")]
@@ -166,6 +193,12 @@ pub struct Ruleset {
 /// [`LandlockError`]; with `best_effort` only where the kernel has Landlock and misbehaves.
 pub fn prepare(grants: &Grants) -> Result<Ruleset, LandlockError> {
     let probe = probe();
+    if grants.connect.is_some() && probe.abi < NETWORK_ABI {
+        return Err(LandlockError::NoNetwork { abi: probe.abi });
+    }
+    if grants.needed && probe.status == Status::Not {
+        return Err(LandlockError::Needed { reason: probe.reason.unwrap_or_default() });
+    }
     if grants.hard && probe.status != Status::Fully {
         return Err(LandlockError::Required { reason: probe.reason.unwrap_or_default() });
     }
@@ -186,7 +219,13 @@ fn build(grants: &Grants, probe: Probe) -> Result<Ruleset, LandlockError> {
     if !scopes.is_empty() {
         ruleset = ruleset.scope(scopes)?;
     }
+    if grants.connect.is_some() {
+        ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
+    }
     let mut created = ruleset.create()?;
+    if let Some(port) = grants.connect {
+        created = created.add_rule(NetPort::new(port, AccessNet::ConnectTcp))?;
+    }
     // As written and as they are: a link on the way to one must not hide that something lies below it.
     let real = grants.read_write.iter().filter_map(|path| path.canonicalize().ok());
     let writable: Vec<PathBuf> = grants.read_write.iter().cloned().chain(real).collect();

@@ -102,7 +102,7 @@ fn landlock_check() -> Check {
 }
 
 fn seccomp_check() -> Check {
-    match seccomp::Filter::compile(seccomp::Profile::Baseline) {
+    match seccomp::Filter::compile(seccomp::Profile::Baseline, seccomp::Sockets::All) {
         // Whether it can be installed is seen in the sandbox, which does not start without.
         Ok(_) => match fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail") {
             Ok(actions) if actions.contains("errno") => Check::ok("seccomp", "filters can be installed"),

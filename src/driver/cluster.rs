@@ -41,6 +41,22 @@ impl std::fmt::Debug for ProxyCa {
     }
 }
 
+/// The key by which a proxy-pod sandbox's two pods know each other: what the agent's attests of connections the proxy's
+/// believes. Made by the caller, for this sandbox alone: random, and text, such as 32 bytes in hexadecimal.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AttestationKey(pub String);
+
+impl AttestationKey {
+    /// Least bytes, which both roles hold it to.
+    pub const LEAST: usize = 32;
+}
+
+impl std::fmt::Debug for AttestationKey {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("AttestationKey")
+    }
+}
+
 /// What the caller looked up. [`Default`] is a machine with Podman: a Pod instead of a Sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
@@ -52,6 +68,8 @@ pub struct Cluster {
     pub sandbox_uid: Option<String>,
     /// The CA, for proxy-pod.
     pub proxy_ca: Option<ProxyCa>,
+    /// The key, for proxy-pod; `None`: no program is told there, and the proxy judges by destination alone.
+    pub attestation_key: Option<AttestationKey>,
     /// Namespaces that the operator allows, for `workspace_mode = "operator"`.
     pub operator_namespaces: Vec<String>,
     /// Whether any node has a GPU to allocate; `None`: nobody looked.

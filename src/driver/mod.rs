@@ -29,7 +29,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use cluster::{Cluster, ProxyCa, SandboxApi};
+pub use cluster::{AttestationKey, Cluster, ProxyCa, SandboxApi};
 pub use comparison::comparison;
 pub use config::{DriverConfig, NetworkEnforcement, Topology};
 pub use object::{Object, to_json, to_yaml};

@@ -121,8 +121,10 @@ pub mod volume {
     pub const CA_SOURCE: &str = "openshell-proxy-pod-ca-source";
     /// The CA and the bundle, as the workload has them.
     pub const CA_TRUST: &str = "openshell-proxy-pod-tls";
+    /// The key by which the pods of a proxy-pod sandbox know each other.
+    pub const ATTESTATION: &str = "openshell-attestation";
     /// All of them.
-    pub const ALL: [&str; 12] = [
+    pub const ALL: [&str; 13] = [
         SUPERVISOR,
         SIDECAR_STATE,
         SUPERVISOR_TLS,
@@ -135,6 +137,7 @@ pub mod volume {
         TMP,
         CA_SOURCE,
         CA_TRUST,
+        ATTESTATION,
     ];
 }
 
@@ -157,11 +160,14 @@ pub mod path {
     pub const TOKEN_DIRECTORY: &str = "/var/run/secrets/openshell";
     /// The volume of the workspace, while it is seeded from the image's.
     pub const WORKSPACE_SEED: &str = "/workspace-pvc";
-    /// Directory of the client's TLS material where the supervisor is the workload's user: policies grant /etc by default,
-    /// and nothing of /run.
-    pub const PRIVATE_CLIENT_TLS: &str = "/run/openshell-client-tls";
     /// Directory of the CA's Secret.
     pub const CA_DIRECTORY: &str = "/var/run/openshell-proxy-ca";
+    /// Directory of the attestation key's. In the agent's container nothing but Landlock keeps the workload, which is the same
+    /// user, from it: so it is in nothing that policies grant.
+    pub const ATTESTATION_DIRECTORY: &str = "/var/run/openshell-attestation";
+    /// Directory of the client's TLS material where the workload has the supervisor's user, for the same reason: policies grant
+    /// /etc by default.
+    pub const AGENT_TLS_DIRECTORY: &str = "/var/run/secrets/openshell-tls";
 }
 
 /// Keys of the CA's Secret.
@@ -171,6 +177,9 @@ pub mod ca {
     /// Its key, which the agent's pod never sees.
     pub const KEY: &str = "openshell-ca-key.pem";
 }
+
+/// Key of the attestation key's Secret, and name of its file.
+pub const ATTESTATION_KEY: &str = "key";
 
 /// Environment variables that no role reads yet; those that one reads are in [`crate::contract::env`].
 pub mod env {
@@ -182,8 +191,6 @@ pub mod env {
     pub const TLS: [&str; 3] = ["OPENSHELL_TLS_CA", "OPENSHELL_TLS_CERT", "OPENSHELL_TLS_KEY"];
     /// Socket of the SPIFFE workload API.
     pub const SPIFFE_SOCKET: &str = "OPENSHELL_PROVIDER_SPIFFE_WORKLOAD_API_SOCKET";
-    /// URL of the proxy in a pod of its own.
-    pub const PROXY_URL: &str = "OPENSHELL_PROXY_URL";
 }
 
 /// Where a role answers probes, on loopback.
@@ -214,6 +221,8 @@ pub mod companion {
     pub const CA: &str = "os-ca";
     /// Role and RoleBinding by which the pods may use `nonroot-v2`: one pair for all sandboxes of a namespace.
     pub const NONROOT_GRANT: &str = "openshell-nonroot-v2";
+    /// Secret of the attestation key.
+    pub const ATTESTATION: &str = "os-att";
 }
 
 /// PREFIX-ID-HASH, a DNS label whatever the id is; the hash keeps ids apart that are alike without their odd letters.

@@ -66,16 +66,24 @@ pub(super) fn install(plan: &Plan<'_>) -> Container {
         .mounts([Mount::read_write(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY)])
 }
 
+/// A container of the agent's image that calls a role once: for what is in that image.
+pub(super) fn of_agent_image(
+    plan: &Plan<'_>,
+    name: &'static str,
+    role: &str,
+    flags: impl IntoIterator<Item = String>,
+) -> Container {
+    let security = confined(plan, Security::none(plan.runs_as()));
+    Container::new(name, plan.agent_image(), &plan.config.image_pull_policy, security)
+        .command(path::SIDELOADED, role, flags)
+        .mounts([Mount::read_only(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY)])
+}
+
 /// Seeds a claimed workspace from the image's, once. Of the agent's image, since what it copies is in there.
 pub(super) fn workspace_init(plan: &Plan<'_>) -> Container {
-    let config = plan.config;
-    let security = confined(plan, Security::none(plan.runs_as()));
-    Container::new(container::WORKSPACE, plan.agent_image(), &config.image_pull_policy, security)
-        .command(path::SIDELOADED, "workspace", [SANDBOX_HOME.to_owned(), path::WORKSPACE_SEED.to_owned()])
-        .mounts([
-            Mount::read_only(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY),
-            Mount::read_write(volume::WORKSPACE, path::WORKSPACE_SEED),
-        ])
+    let flags = [SANDBOX_HOME.to_owned(), path::WORKSPACE_SEED.to_owned()];
+    of_agent_image(plan, container::WORKSPACE, "workspace", flags)
+        .mounts([Mount::read_write(volume::WORKSPACE, path::WORKSPACE_SEED)])
 }
 
 /// The agent's container, with what every topology has in it; `role` and `flags` are what it calls.

@@ -10,8 +10,10 @@ use super::Proxy;
 use super::denial::{Kind, Refusal};
 use super::intent::Intent;
 use super::tunnel::Permission;
+use crate::attest::{Attested, Statement};
 use crate::attribution::{AttributionError, Attributor, Claim, Program};
-use crate::event::{Actor, Disposition, HttpRequestFacts, NetworkActivity, Stage};
+use crate::contract::PROXY_URL;
+use crate::event::{Actor, Disposition, Events, HttpRequestFacts, NetworkActivity, Stage};
 use crate::policy::decision::{Decision, Question};
 
 /// Who owns a connection.
@@ -21,13 +23,18 @@ pub(super) enum Owner {
     Anyone,
     /// The first owner found, which [`Client::confirm`] checks to be the only one.
     Claimed(Arc<Claim>),
+    /// What the supervisor beside the workload found, in another pod.
+    Attested(Arc<Attested>),
+    /// Nobody that could be told, for this reason: what names no program may still be allowed to him.
+    Unattributed(Arc<str>),
 }
 
 impl Owner {
     pub(super) fn program(&self) -> Option<&Program> {
         match self {
-            Self::Anyone => None,
+            Self::Anyone | Self::Unattributed(_) => None,
             Self::Claimed(claim) => Some(&claim.program),
+            Self::Attested(attested) => Some(&attested.program),
         }
     }
 
@@ -35,10 +42,25 @@ impl Owner {
         self.program().map(|program| program.executable.path.to_string())
     }
 
+    /// As it is stated to a proxy in another pod.
+    pub(super) fn stated(&self) -> Statement {
+        match self {
+            Self::Claimed(claim) => {
+                Statement::Program(Attested { program: claim.program.clone(), pid: claim.pid, uid: claim.uid })
+            }
+            Self::Attested(attested) => Statement::Program((**attested).clone()),
+            Self::Unattributed(reason) => Statement::Unidentified(reason.to_string()),
+            Self::Anyone => Statement::Unidentified("nobody looked for the program".to_owned()),
+        }
+    }
+
     pub(super) fn actor(&self) -> Actor {
         match self {
-            Self::Anyone => Actor::default(),
+            Self::Anyone | Self::Unattributed(_) => Actor::default(),
             Self::Claimed(claim) => claim.actor(),
+            Self::Attested(attested) => {
+                Actor { binary: self.binary(), pid: Some(attested.pid), uid: Some(attested.uid) }
+            }
         }
     }
 }
@@ -63,6 +85,11 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(stream: Arc<TcpStream>, peer: SocketAddr, listener: SocketAddr) -> Self {
         Self { stream, peer, listener, owner: Mutex::default(), confirmed: AtomicBool::new(false) }
+    }
+
+    /// One whose owner was told when it connected, by whoever is believed in it.
+    pub(super) fn told(stream: Arc<TcpStream>, peer: SocketAddr, listener: SocketAddr, owner: Owner) -> Self {
+        Self { owner: Mutex::new(Some(owner)), confirmed: AtomicBool::new(true), ..Self::new(stream, peer, listener) }
     }
 
     fn found(&self) -> MutexGuard<'_, Option<Owner>> {
@@ -111,8 +138,8 @@ impl Client {
     ///
     /// # Errors
     /// The refusal to answer with.
-    pub(super) async fn confirm(&self, owner: &Owner, proxy: &Proxy) -> Result<(), Refusal> {
-        let (Owner::Claimed(claim), Some(attributor)) = (owner, proxy.attributor.as_ref()) else { return Ok(()) };
+    pub(super) async fn confirm(&self, owner: &Owner, attributor: Option<&Arc<Attributor>>) -> Result<(), Refusal> {
+        let (Owner::Claimed(claim), Some(attributor)) = (owner, attributor) else { return Ok(()) };
         if self.confirmed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -162,16 +189,23 @@ impl Proxy {
         if decision.allows() {
             return Ok(Permit { decision, generation: snapshot.generation });
         }
+        let mut reason = decision.reason.clone();
+        let mut next_steps = decision.next_steps.clone();
+        if let (Owner::Unattributed(why), Some(_)) = (owner, &decision.policy) {
+            reason = format!("{reason}; {why}");
+            next_steps
+                .insert(0, format!("connect through {PROXY_URL}, where the sandbox's supervisor names the program"));
+        }
         let who = owner.binary();
         let detail = match &who {
             Some(binary) => format!("{binary} may not connect to {intent}"),
             None => format!("connecting to {intent} is not allowed"),
         };
-        let mut refusal = Refusal::new(Kind::PolicyDenied, detail).about(intent).because(decision.reason.clone());
+        let mut refusal = Refusal::new(Kind::PolicyDenied, detail).about(intent).because(reason);
         refusal.binary = who;
         refusal.policy.clone_from(&decision.policy);
         refusal.rule = decision.endpoints.first().map(|(policy, index)| format!("{}.endpoints[{index}]", policy.key));
-        refusal.next_steps.clone_from(&decision.next_steps);
+        refusal.next_steps = next_steps;
         Err(refusal)
     }
 
@@ -203,39 +237,51 @@ impl Proxy {
         refusal: &Refusal,
         http: Option<HttpRequestFacts>,
     ) {
-        let stage = match refusal.kind {
-            Kind::PolicyDenied | Kind::AuthorityMismatch | Kind::UnsupportedProtocol | Kind::BodyTooLarge => stage,
-            Kind::UpstreamTls => Stage::Tls,
-            Kind::DestinationDenied => Stage::Destination,
-            Kind::UnknownOwner | Kind::AmbiguousOwner => Stage::Attribution,
-            Kind::Unresolvable
-            | Kind::UpstreamUnreachable
-            | Kind::UpstreamTimeout
-            | Kind::UpstreamFailed
-            | Kind::UpstreamProxyAuth
-            | Kind::UpstreamProxyRefused
-            | Kind::UpstreamProxyFailed => Stage::Dial,
-            Kind::InvalidRequest
-            | Kind::UnsupportedScheme
-            | Kind::HeadTooLarge
-            | Kind::RequestTimeout
-            | Kind::TooManyConnections => Stage::Parse,
-        };
-        self.events.emit_network(Disposition::Denied, stage, || NetworkActivity {
-            disposition: Disposition::Denied,
-            stage,
-            host: refusal.intent.as_ref().map(|intent| intent.host.to_string()).unwrap_or_default(),
-            port: refusal.intent.as_ref().map_or(0, |intent| intent.port),
-            address: None,
-            via: refusal.via.clone(),
-            protocol: "tcp".to_owned(),
-            actor: owner.actor(),
-            policy: refusal.policy.clone(),
-            reason: Some(refusal.explained()),
-            count: 1,
-            http,
-        });
+        record_refused(&self.events, stage, owner, refusal, http);
     }
+}
+
+/// Records something that was refused, by whoever answers clients.
+pub(super) fn record_refused(
+    events: &Events,
+    stage: Stage,
+    owner: &Owner,
+    refusal: &Refusal,
+    http: Option<HttpRequestFacts>,
+) {
+    let stage = match refusal.kind {
+        Kind::PolicyDenied | Kind::AuthorityMismatch | Kind::UnsupportedProtocol | Kind::BodyTooLarge => stage,
+        Kind::UpstreamTls => Stage::Tls,
+        Kind::DestinationDenied => Stage::Destination,
+        Kind::UnknownOwner | Kind::AmbiguousOwner => Stage::Attribution,
+        Kind::Unresolvable
+        | Kind::UpstreamUnreachable
+        | Kind::UpstreamTimeout
+        | Kind::UpstreamFailed
+        | Kind::UpstreamProxyAuth
+        | Kind::UpstreamProxyRefused
+        | Kind::UpstreamProxyFailed
+        | Kind::ProxyUnavailable => Stage::Dial,
+        Kind::InvalidRequest
+        | Kind::UnsupportedScheme
+        | Kind::HeadTooLarge
+        | Kind::RequestTimeout
+        | Kind::TooManyConnections => Stage::Parse,
+    };
+    events.emit_network(Disposition::Denied, stage, || NetworkActivity {
+        disposition: Disposition::Denied,
+        stage,
+        host: refusal.intent.as_ref().map(|intent| intent.host.to_string()).unwrap_or_default(),
+        port: refusal.intent.as_ref().map_or(0, |intent| intent.port),
+        address: None,
+        via: refusal.via.clone(),
+        protocol: "tcp".to_owned(),
+        actor: owner.actor(),
+        policy: refusal.policy.clone(),
+        reason: Some(refusal.explained()),
+        count: 1,
+        http,
+    });
 }
 
 /// What an event about something allowed tells.

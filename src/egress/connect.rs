@@ -70,7 +70,8 @@ async fn open(proxy: &Arc<Proxy>, client: &Client, head: &head::Head<'_>) -> Res
     let intent = read(head)?;
     let owner = client.owner(proxy.attributor.as_ref()).await.map_err(|refusal| refusal.about(&intent))?;
     let permit = proxy.decide(&owner, &intent)?;
-    let (reached, confirmed) = tokio::join!(proxy.reach(&intent, &owner, &permit), client.confirm(&owner, proxy));
+    let confirmed = client.confirm(&owner, proxy.attributor.as_ref());
+    let (reached, confirmed) = tokio::join!(proxy.reach(&intent, &owner, &permit), confirmed);
     // A connection that someone else owns as well must not learn what the destination answered.
     confirmed.map_err(|refusal| refusal.about(&intent))?;
     let Reached { leg, address, via, .. } = reached?;

@@ -41,6 +41,8 @@ pub(super) enum Kind {
     UpstreamProxyRefused,
     /// The upstream proxy cannot be reached or understood.
     UpstreamProxyFailed,
+    /// The sandbox's own proxy, in another pod, cannot be reached.
+    ProxyUnavailable,
     /// The proxy is full.
     TooManyConnections,
     /// The request names another host than the tunnel it came through, in its target, Host, `:authority` or SNI.
@@ -77,6 +79,7 @@ impl Kind {
             Self::UpstreamProxyAuth => ("upstream_proxy_auth", 502, "Upstream proxy wants other credentials"),
             Self::UpstreamProxyRefused => ("upstream_proxy_refused", 502, "Upstream proxy refused"),
             Self::UpstreamProxyFailed => ("upstream_proxy_failed", 502, "Upstream proxy could not be used"),
+            Self::ProxyUnavailable => ("proxy_unavailable", 502, "Sandbox proxy could not be reached"),
             Self::TooManyConnections => ("too_many_connections", 503, "Too many connections through the sandbox proxy"),
         }
     }

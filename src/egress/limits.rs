@@ -223,3 +223,31 @@ pub const LEARN_TIME: Duration = Duration::from_millis(500);
 pub const SETTINGS_TIME: Duration = Duration::from_millis(500);
 /// See [`SETTINGS_TIME`].
 pub const SETTINGS_LOOK: Duration = Duration::from_millis(5);
+
+/// First bytes of a client's that are sent to a proxy in another pod together with what is attested of it: most heads, whole.
+pub const AHEAD_BYTES: usize = 16 * 1024;
+
+/// Bytes of a client's that are kept until that proxy has said something, to be sent again should it not know the session.
+/// It says so at once, and a client sends no more within a round trip.
+pub const RETAINED_BYTES: usize = 64 * 1024;
+
+/// How long a session with that proxy may take to open, and how long a connection waits for one.
+pub const SESSION_TIME: Duration = Duration::from_secs(5);
+
+/// Sessions by which one connection is tried: a proxy that was started again between two looks at it takes two.
+pub const SESSIONS_TRIED: usize = 3;
+
+/// Pause after a session that could not be opened; doubles up to [`SESSION_PAUSE_MOST`].
+pub const SESSION_PAUSE: Duration = Duration::from_millis(50);
+/// See [`SESSION_PAUSE`]. What comes back is used within a second.
+pub const SESSION_PAUSE_MOST: Duration = Duration::from_secs(1);
+
+/// How long the address is tried by which the proxy was last reached, before its name is looked up again: pods of one
+/// cluster answer within milliseconds, and a pod that is gone answers never.
+pub const REMOTE_STALE_TIME: Duration = Duration::from_secs(1);
+
+/// Between two look-ups of the proxy's name, however many connections find it gone.
+pub const REMOTE_RESOLVE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Between two events about prefaces that are not believed; those in between are counted.
+pub const ATTESTATION_REPORT: Duration = Duration::from_secs(1);

@@ -8,26 +8,56 @@ use std::sync::Arc;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::authorize::{Client, Owner};
+use super::authorize::{Client, Owner, record_refused};
 use super::denial::{Kind, Refusal};
 use super::head::HeadError;
 use super::intercept::Interception;
 use super::wire::{Gate, Next, Transport};
 use super::{Proxy, connect, dial, http, limits, splice};
-use crate::event::{Severity, Stage};
+use crate::event::{Events, Severity, Stage};
 
 /// Has every connection to come carry what each would be given otherwise, at five system calls apiece: an accepted
 /// socket starts with the options of the one that listens (tcp(7); `sk_clone` in the kernel).
-pub(super) fn prepare(listener: &std::net::TcpListener) {
+fn prepare(listener: &std::net::TcpListener) {
     // Neither fails on a TCP socket, and no connection is worse than slower without them.
     let _ = setsockopt(listener, sockopt::TcpNoDelay, &true);
     dial::keep_alive(listener);
 }
 
+/// Who serves accepted connections.
+pub(super) trait Server: Send + Sync + 'static {
+    /// Where what happens is recorded.
+    fn events(&self) -> &Events;
+
+    /// Serves one, from its first byte to its last.
+    fn serve(self: Arc<Self>, stream: TcpStream, ends: Ends) -> impl Future<Output = ()> + Send;
+}
+
+/// Accepts on `listeners` by tasks of `tasks`, within the bounds of one proxy.
+///
+/// # Errors
+/// A listener that the runtime cannot take over.
+pub(super) fn accept_on<S: Server>(
+    server: &Arc<S>,
+    listeners: Vec<std::net::TcpListener>,
+    tasks: &mut JoinSet<()>,
+) -> io::Result<()> {
+    let places = Arc::new(Semaphore::new(limits::CONNECTIONS));
+    let exits = Arc::new(Semaphore::new(limits::TURNED_AWAY));
+    for listener in listeners {
+        listener.set_nonblocking(true)?;
+        prepare(&listener);
+        let listener = TcpListener::from_std(listener)?;
+        tasks.spawn(accept(server.clone(), listener, places.clone(), exits.clone()));
+    }
+    Ok(())
+}
+
 /// Accepts for as long as the task lives: no error ends it.
-pub(super) async fn accept(proxy: Arc<Proxy>, listener: TcpListener, places: Arc<Semaphore>, exits: Arc<Semaphore>) {
+async fn accept<S: Server>(server: Arc<S>, listener: TcpListener, places: Arc<Semaphore>, exits: Arc<Semaphore>) {
     let mut pause = limits::ACCEPT_PAUSE;
     // Where the listener has an address of its own, so has every connection.
     let local = listener.local_addr().ok().filter(|local| !local.ip().is_unspecified());
@@ -39,7 +69,7 @@ pub(super) async fn accept(proxy: Arc<Proxy>, listener: TcpListener, places: Arc
                 // Descriptors or memory are short, and trying at once would only burn the processor. What waits in the
                 // backlog is served when connections have ended.
                 if pause == limits::ACCEPT_PAUSE {
-                    proxy.events.find(
+                    server.events().find(
                         Severity::High,
                         "accept-failed",
                         format!("the proxy cannot accept connections for now: {error}; raise the limit of open files (nofile)"),
@@ -53,12 +83,17 @@ pub(super) async fn accept(proxy: Arc<Proxy>, listener: TcpListener, places: Arc
         pause = limits::ACCEPT_PAUSE;
         match places.clone().try_acquire_owned() {
             Ok(place) => {
-                tokio::spawn(serve(proxy.clone(), stream, (peer, local), place));
+                let server = server.clone();
+                tokio::spawn(async move {
+                    let _counted = Counted::new(server.events().clone());
+                    server.serve(stream, (peer, local)).await;
+                    drop::<OwnedSemaphorePermit>(place);
+                });
             }
             Err(_) => {
                 // When even these run out, the kernel's backlog is where the rest waits.
                 let Ok(exit) = exits.clone().acquire_owned().await else { return };
-                tokio::spawn(turn_away(proxy.clone(), stream, exit));
+                tokio::spawn(turn_away(server.clone(), stream, exit));
             }
         }
     }
@@ -79,31 +114,36 @@ fn concerns_one_connection(error: &io::Error) -> bool {
     )
 }
 
-struct Counted<'a>(&'a Proxy);
+struct Counted(Events);
 
-impl<'a> Counted<'a> {
-    fn new(proxy: &'a Proxy) -> Self {
-        proxy.events.metrics().open_connections.inc();
-        Self(proxy)
+impl Counted {
+    fn new(events: Events) -> Self {
+        events.metrics().open_connections.inc();
+        Self(events)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.events.metrics().open_connections.dec();
+        self.0.metrics().open_connections.dec();
     }
 }
 
 /// Who is connected, and to which of our addresses if that is known already.
-type Ends = (SocketAddr, Option<SocketAddr>);
+pub(super) type Ends = (SocketAddr, Option<SocketAddr>);
 
-async fn serve(proxy: Arc<Proxy>, stream: TcpStream, ends: Ends, _place: OwnedSemaphorePermit) {
-    let _counted = Counted::new(&proxy);
-    // The phases share nothing but sockets: what the first needs is gone while a tunnel rests.
-    match Box::pin(requests(&proxy, stream, ends)).await {
-        None => {}
-        Some(Opened::Tunnel(tunnel)) => Box::pin(tunnel.run()).await,
-        Some(Opened::Interception(interception, client)) => Box::pin(interception.run(&proxy, &client)).await,
+impl Server for Proxy {
+    fn events(&self) -> &Events {
+        &self.events
+    }
+
+    async fn serve(self: Arc<Self>, stream: TcpStream, ends: Ends) {
+        // The phases share nothing but sockets: what the first needs is gone while a tunnel rests.
+        match Box::pin(requests(&self, stream, ends)).await {
+            None => {}
+            Some(Opened::Tunnel(tunnel)) => Box::pin(tunnel.run()).await,
+            Some(Opened::Interception(interception, client)) => Box::pin(interception.run(&self, &client)).await,
+        }
     }
 }
 
@@ -117,8 +157,15 @@ enum Opened {
 async fn requests(proxy: &Arc<Proxy>, stream: TcpStream, (peer, local): Ends) -> Option<Opened> {
     let local = local.or_else(|| stream.local_addr().ok())?;
     let socket = Arc::new(stream);
-    let client = Arc::new(Client::new(socket.clone(), peer, local));
-    let mut gate = Gate::new(Transport::Socket(socket.clone()), proxy.patience);
+    let (client, held) = match &proxy.attestation {
+        None => (Client::new(socket.clone(), peer, local), Vec::new()),
+        Some(attestation) => {
+            let (owner, held) = attestation.owner_of(&socket, proxy).await?;
+            (Client::told(socket.clone(), peer, local, owner), held)
+        }
+    };
+    let client = Arc::new(client);
+    let mut gate = Gate::with_held(Transport::Socket(socket.clone()), held, proxy.patience);
     loop {
         match poll_fn(|cx| gate.poll_next(cx)).await {
             Next::End => return None,
@@ -171,13 +218,18 @@ fn malformed(error: &HeadError) -> Refusal {
 }
 
 /// Tells a client that the proxy is full.
-async fn turn_away(proxy: Arc<Proxy>, stream: TcpStream, _exit: OwnedSemaphorePermit) {
+async fn turn_away(server: Arc<impl Server>, stream: TcpStream, _exit: OwnedSemaphorePermit) {
     let refusal = Refusal::new(
         Kind::TooManyConnections,
         format!("the sandbox has {} connections through its proxy open, which is the most", limits::CONNECTIONS),
     )
     .advising("close connections that are no longer needed, then try again");
-    proxy.record_refused(Stage::Parse, &Owner::Anyone, &refusal, None);
+    refuse_unread(server.events(), &stream, &refusal).await;
+}
+
+/// Refuses a client whose request nobody has read.
+pub(super) async fn refuse_unread(events: &Events, stream: &TcpStream, refusal: &Refusal) {
+    record_refused(events, Stage::Parse, &Owner::Anyone, refusal, None);
     // The client may still be writing its request, and some read no answer before they have finished.
     let mut head = [0; 1024];
     let _ = timeout(limits::TURN_AWAY_TIME, async {
@@ -185,10 +237,10 @@ async fn turn_away(proxy: Arc<Proxy>, stream: TcpStream, _exit: OwnedSemaphorePe
         stream.try_read(&mut head)
     })
     .await;
-    answer_and_close(&stream, &refusal).await;
+    answer_and_close(stream, refusal).await;
 }
 
-async fn answer_and_close(stream: &TcpStream, refusal: &Refusal) {
+pub(super) async fn answer_and_close(stream: &TcpStream, refusal: &Refusal) {
     let answer = refusal.wire(false);
     if timeout(limits::LINGER_TIME, splice::write_all(stream, &answer)).await.is_ok_and(|written| written.is_ok()) {
         linger(stream).await;

@@ -2,6 +2,7 @@
 //! → relay. Nothing is resolved or dialled before a program has been found and allowed, and what is dialled is an
 //! address that was judged, not a name. Behind an upstream proxy, what is dialled is that proxy.
 
+mod attestation;
 mod authorize;
 mod chunk;
 mod connect;
@@ -18,6 +19,7 @@ pub mod limits;
 mod listener;
 mod parent;
 pub mod reach;
+pub mod remote;
 pub(crate) mod resolve;
 mod splice;
 pub mod tls;
@@ -38,9 +40,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
+use crate::attest::Verifier;
 use crate::attribution::Attributor;
 use crate::contract::HOST_ALIAS;
 use crate::event::{Events, Via};
@@ -58,6 +60,8 @@ pub struct Settings {
     pub store: Arc<Store>,
     /// Who finds out which program asks; `None` in relaxed mode, where every program is the same.
     pub attributor: Option<Arc<Attributor>>,
+    /// Who believes what is attested of connections, where their programs are in another pod.
+    pub attestation: Option<Verifier>,
     /// Names to addresses.
     pub resolver: Resolver,
     /// The corporate proxy that everything goes through, where there is one.
@@ -81,6 +85,7 @@ pub struct Settings {
 pub struct Proxy {
     store: Arc<Store>,
     attributor: Option<Arc<Attributor>>,
+    attestation: Option<attestation::Attestation>,
     resolver: Arc<Resolver>,
     parent: Option<Parent>,
     own: guard::Own,
@@ -104,6 +109,7 @@ impl Proxy {
         Arc::new(Self {
             store: settings.store,
             attributor: settings.attributor,
+            attestation: settings.attestation.map(attestation::Attestation::new),
             resolver,
             parent,
             own,
@@ -127,15 +133,8 @@ impl Proxy {
         listeners: Vec<std::net::TcpListener>,
         mut shutdown: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let places = Arc::new(Semaphore::new(limits::CONNECTIONS));
-        let exits = Arc::new(Semaphore::new(limits::TURNED_AWAY));
         let mut tasks = tokio::task::JoinSet::new();
-        for listener in listeners {
-            listener.set_nonblocking(true)?;
-            listener::prepare(&listener);
-            let listener = TcpListener::from_std(listener)?;
-            tasks.spawn(listener::accept(self.clone(), listener, places.clone(), exits.clone()));
-        }
+        listener::accept_on(&self, listeners, &mut tasks)?;
         tasks.spawn(listener::sweep(self.clone()));
         // An error means that whoever could ask for the end has ended.
         let _ = shutdown.wait_for(|&ended| ended).await;

@@ -120,6 +120,11 @@ impl Resolver {
         }
     }
 
+    /// Forgets what name servers have answered.
+    pub(crate) fn forget(&self) {
+        *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn hosts(&self) -> Arc<Hosts> {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let now = stamp(&self.hosts_path);

@@ -260,9 +260,13 @@ enum Awaited {
 
 impl Gate {
     pub(super) fn new(transport: Transport, patience: Patience) -> Self {
+        Self::with_held(transport, Vec::new(), patience)
+    }
+
+    fn with_buffer(transport: Transport, patience: Patience, buffer: Vec<u8>) -> Self {
         Self {
             transport,
-            buffer: Vec::with_capacity(BUFFER),
+            buffer,
             start: 0,
             scanned: 0,
             state: State::Between,
@@ -277,7 +281,8 @@ impl Gate {
 
     /// The same for a client of whom some bytes have been read.
     pub(super) fn with_held(transport: Transport, held: Vec<u8>, patience: Patience) -> Self {
-        Self { buffer: held, ..Self::new(transport, patience) }
+        let buffer = if held.capacity() == 0 { Vec::with_capacity(BUFFER) } else { held };
+        Self::with_buffer(transport, patience, buffer)
     }
 
     /// Where a fault of the body that is passing is left.

@@ -35,6 +35,8 @@ pub struct Metrics {
     pub bytes_received: Counter,
     /// Seconds from the request to the answer that lets the workload go on.
     pub connect_seconds: Histogram,
+    /// Prefaces that were not believed: forged, replayed, or unreadable.
+    pub attestations_refused: Counter,
     /// Generation of the policy in force; the first is 1.
     pub policy_generation: Gauge,
     /// Policies that replaced their predecessor.
@@ -70,6 +72,7 @@ impl Metrics {
             bytes_sent: bytes.get_or_create_owned(&[("direction", "sent")]),
             bytes_received: bytes.get_or_create_owned(&[("direction", "received")]),
             connect_seconds: Histogram::new(CONNECT_BUCKETS),
+            attestations_refused: Counter::default(),
             policy_generation: Gauge::default(),
             policy_reloads_loaded: reloads.get_or_create_owned(&[("outcome", "loaded")]),
             policy_reloads_refused: reloads.get_or_create_owned(&[("outcome", "refused")]),
@@ -95,6 +98,11 @@ impl Metrics {
             "bypass_attempts",
             "Packets that tried to go around the proxy, by protocol",
             metrics.bypass_attempts.clone(),
+        );
+        registry.register(
+            "attestations_refused",
+            "Connections whose attestation was forged, replayed or unreadable",
+            metrics.attestations_refused.clone(),
         );
         registry.register("policy_generation", "Generation of the policy in force", metrics.policy_generation.clone());
         registry.register("policy_reloads", "Policies offered after the first, by outcome", reloads);

@@ -12,15 +12,18 @@ mod pages;
 mod policy;
 mod process;
 mod proxy;
+mod remote;
 mod render;
 #[cfg(test)]
 mod rendered;
 mod run;
 mod sandbox;
 mod sideload;
+mod trust;
 mod verify_fence;
 mod wait_for_tcp;
 mod workload;
+mod workspace;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -77,7 +80,7 @@ pub const TABLE: &[Role] = &[
     },
     Role {
         name: "process",
-        summary: "the workload of a sidecar pod, launched and confined without privilege",
+        summary: "the workload of a pod, launched and confined without privilege",
         command: cli::Process::command,
         run: |matches| with(matches, process::run),
     },
@@ -116,6 +119,18 @@ pub const TABLE: &[Role] = &[
         summary: "copy this executable into a volume, atomically",
         command: cli::Sideload::command,
         run: |matches| with(matches, sideload::run),
+    },
+    Role {
+        name: "trust",
+        summary: "install whom a proxy-pod sandbox's workload is to trust",
+        command: cli::Trust::command,
+        run: |matches| with(matches, trust::run),
+    },
+    Role {
+        name: "workspace",
+        summary: "seed a workspace's volume from the image, once",
+        command: cli::Workspace::command,
+        run: |matches| with(matches, workspace::run),
     },
     Role {
         name: "wait-for-tcp",

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::socket::Backlog;
 use nix::unistd::{getegid, geteuid};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -14,14 +13,14 @@ use tokio::time::timeout;
 
 use super::proxy;
 use super::sandbox::{self, Failure};
-use crate::attribution::{Processes, Supervisors};
+use crate::attest::{Key, Verifier};
+use crate::attribution::{AttributionConfig, Attributor, Processes, Supervisors};
 use crate::cli::{self, BinaryIdentity};
 use crate::contract::Ids;
 use crate::control::{
     self, Admitted, Agent, Door, Expected, Instruction, LinkError, Report, State, Unwelcome, WorkloadPolicy,
 };
 use crate::egress::ParentSettings;
-use crate::egress::limits::LISTEN_BACKLOG;
 use crate::egress::tls::Termination;
 use crate::event::{Events, Severity, admin};
 use crate::fence::exempt::Exempt;
@@ -43,6 +42,9 @@ pub fn run(arguments: cli::Network) -> u8 {
 fn start(arguments: cli::Network) -> Result<u8, Failure> {
     let events = sandbox::open_events(&arguments.records)?;
     proxy::harden(&events);
+    refuse_strangers(&arguments)?;
+    let key = arguments.attestation_key.as_deref().map(Key::read).transpose();
+    let key = key.map_err(|error| Failure::setup(format!("--attestation-key {error}")))?;
     let termination = proxy::termination(&arguments.tls, arguments.records.sandbox.as_deref())?;
     let parent = proxy::upstream_proxy(&arguments.upstream, &termination.upstream)?;
     let store = proxy::open_store(&arguments.policy, Policy::restrictive_default, None)?;
@@ -50,7 +52,8 @@ fn start(arguments: cli::Network) -> Result<u8, Failure> {
     let listener = listen(arguments.bind)?;
     let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
-    let egress = Egress { store, parent, termination: Arc::new(termination), listener };
+    let attestation = key.map(Verifier::new);
+    let egress = Egress { store, parent, termination: Arc::new(termination), listener, attestation };
     let outcome = runtime.block_on(serve(&arguments, egress, sandbox, admin, &events));
     events.flush();
     runtime.shutdown_background();
@@ -58,22 +61,38 @@ fn start(arguments: cli::Network) -> Result<u8, Failure> {
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    if !address.ip().is_loopback() {
-        return Err(Failure::usage(format!(
-            "--bind {address}: expected a loopback address: whoever else could connect is no process of this machine, and \
-             nobody could tell which program asks"
-        )));
-    }
-    let bound = TcpListener::bind(address).and_then(|listener| {
-        // A second listen(2) changes the backlog alone; the standard library's is 128.
-        nix::sys::socket::listen(&listener, Backlog::new(LISTEN_BACKLOG)?)?;
-        Ok(listener)
-    });
-    bound.map_err(|error| {
+    proxy::bind(address).map_err(|error| {
         Failure::setup(format!(
             "--bind {address}: {error}; choose another address, or end the program that has this one"
         ))
     })
+}
+
+/// Beyond loopback whoever can connect is no process of this machine. Then it must be said how the workload's programs are
+/// told, if at all, and the workload must have been shown the CA by somebody else.
+fn refuse_strangers(arguments: &cli::Network) -> Result<(), Failure> {
+    let relaxed = arguments.policy.binary_identity == BinaryIdentity::Relaxed;
+    if arguments.attestation_key.is_some() && relaxed {
+        return Err(Failure::usage(
+            "--attestation-key tells which program asks, and --binary-identity=relaxed says that it does not matter: drop one \
+             of the two",
+        ));
+    }
+    let address = arguments.bind;
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    let missing = if arguments.control_socket.is_some() {
+        "a loopback address: the workload of a sidecar pod is in this pod"
+    } else if arguments.tls.ca_cert.is_none() {
+        "--ca-cert and --ca-key with it: nobody in this pod shows the workload a CA that is made here"
+    } else if arguments.attestation_key.is_none() && !relaxed {
+        "--attestation-key with it, by which the workload's own pod says which program asks, or --binary-identity=relaxed to \
+         judge by destination alone: whoever connects from elsewhere is no process of this machine"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::usage(format!("--bind {address}: expected {missing}")))
 }
 
 /// What the proxy is made of.
@@ -82,6 +101,7 @@ struct Egress {
     parent: Option<ParentSettings>,
     termination: Arc<Termination>,
     listener: TcpListener,
+    attestation: Option<Verifier>,
 }
 
 /// The sandbox of a sidecar pod.
@@ -136,6 +156,16 @@ fn refuse_blindness(arguments: &cli::Network) -> Result<(), Failure> {
     )))
 }
 
+/// Who finds out which of this machine's programs asks.
+fn attributor(arguments: &cli::Network, events: &Events) -> Result<Option<Arc<Attributor>>, Failure> {
+    proxy::attributor(&arguments.policy, events, || {
+        let diagnosis = Socket::open(Protocol::SocketDiagnosis)
+            .map_err(|error| Failure::setup(format!("socket diagnosis: {error}; the kernel needs CONFIG_INET_DIAG")))?;
+        let proc = proxy::open_proc().map_err(|error| Failure::setup(format!("/proc: {error}")))?;
+        Ok(AttributionConfig { diagnosis, processes: Processes::Others { proc, own_pid: std::process::id() } })
+    })
+}
+
 async fn serve(
     arguments: &cli::Network,
     egress: Egress,
@@ -143,18 +173,15 @@ async fn serve(
     admin_listener: Option<TcpListener>,
     events: &Events,
 ) -> Result<u8, Failure> {
-    let diagnosis = Socket::open(Protocol::SocketDiagnosis)
-        .map_err(|error| Failure::setup(format!("socket diagnosis: {error}; the kernel needs CONFIG_INET_DIAG")))?;
-    let proc = proxy::open_proc().map_err(|error| Failure::setup(format!("/proc: {error}")))?;
-    let processes = Processes::Others { proc, own_pid: std::process::id() };
-    let attributor = proxy::attributor(&arguments.policy, diagnosis, processes, events);
+    let attributor = if egress.attestation.is_some() { None } else { attributor(arguments, events)? };
     let mut own = vec![arguments.bind];
     own.extend(arguments.records.admin_bind);
-    let Egress { store, parent, termination, listener } = egress;
+    let Egress { store, parent, termination, listener, attestation } = egress;
     proxy::warm_up(&store);
     let serving = proxy::Serving {
         store: store.clone(),
         attributor: attributor.clone(),
+        attestation,
         listeners: vec![listener],
         parent,
         termination: termination.clone(),

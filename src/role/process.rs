@@ -1,4 +1,5 @@
-//! `process`: the workload of a sidecar pod, launched and confined without any privilege.
+//! `process`: the workload of a sidecar pod, launched and confined without any privilege. Beside a proxy in another pod it is
+//! [`super::remote`].
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -12,9 +13,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::proxy;
+use super::remote;
 use super::sandbox::{self, Failure};
 use super::workload::{self, Surroundings, Workload};
 use crate::cli::{self, Fence};
+use crate::confine::seccomp::Sockets;
 use crate::contract::exit;
 use crate::control::{self, Incoming, Instruction, LinkError, Report, State};
 use crate::egress::tls::roots;
@@ -42,6 +45,10 @@ pub fn run(arguments: cli::Process) -> u8 {
 }
 
 fn start(arguments: cli::Process) -> Result<u8, Failure> {
+    if let Some(url) = &arguments.remote.remote_proxy {
+        let url = url.clone();
+        return remote::start(arguments, &url);
+    }
     let events = sandbox::open_events(&arguments.records)?;
     proxy::harden(&events);
     refuse_root()?;
@@ -57,7 +64,7 @@ fn start(arguments: cli::Process) -> Result<u8, Failure> {
 }
 
 /// The fence tells the workload from the proxy by user and group, and everything here is done without privilege.
-fn refuse_root() -> Result<(), Failure> {
+pub(super) fn refuse_root() -> Result<(), Failure> {
     if geteuid().is_root() {
         return Err(Failure::setup(
             "process runs as the sandbox's user and needs no privilege: set runAsUser and runAsGroup of the agent \
@@ -130,7 +137,7 @@ async fn serve(
 
 /// Init containers have proven it already. Containers that are started again without them, as by `podman pod restart`,
 /// may be in a namespace that nobody has fenced.
-async fn prove_the_fence() -> Result<(), Failure> {
+pub(super) async fn prove_the_fence() -> Result<(), Failure> {
     // Sockets and a poll of half a second at most each: not for the thread that serves.
     let proof = tokio::task::spawn_blocking(|| proof::within(PROVEN_WITHIN)).await.map_err(Failure::setup)?;
     proof.map(drop).map_err(|doubt| {
@@ -161,12 +168,13 @@ fn orders(workload: &Workload, state: &State, events: &Events) -> Result<crate::
         proxy: state.proxy.clone(),
         environment: state.environment.clone(),
         trust: state.trust.clone(),
+        sockets: Sockets::All,
     };
     workload.orders(identity, grants, surroundings)
 }
 
 /// Gives back what only the start needed, once the start is over.
-async fn shrink() -> Infallible {
+pub(super) async fn shrink() -> Infallible {
     tokio::time::sleep(SETTLED).await;
     // What is not given back is memory, and nothing else.
     let _ = memory::release_pages_of_files();

@@ -6,19 +6,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::Backlog;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::sandbox::Failure;
+use crate::attest::Verifier;
 use crate::attribution::{AttributionConfig, Attributor, Processes};
 use crate::cli::{BinaryIdentity, OnInvalidPolicy, PolicyOptions, TlsOptions, UpstreamProxy};
 use crate::egress::learn::Learner;
-use crate::egress::limits::Patience;
+use crate::egress::limits::{LISTEN_BACKLOG, Patience};
 use crate::egress::tls::{Termination, authority::Authority, upstream::Upstream};
 use crate::egress::{Credentials, ParentSettings, Proxy, ProxyUrl, Resolver, Settings};
 use crate::event::{Events, Severity};
 use crate::policy::{OnInvalid, Policy, PolicySource, Sources, Store};
-use crate::sys::netlink::Socket;
 
 /// Where names are looked up, the supervisor's own view of them (hosts(5), resolv.conf(5)).
 const HOSTS: &str = "/etc/hosts";
@@ -45,6 +46,14 @@ pub fn harden(events: &Events) {
             format!("the supervisor can be dumped or traced by its user: {error}"),
         );
     }
+}
+
+/// Listens with room for many who come at once.
+pub fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    // A second listen(2) changes the backlog alone; the standard library's is 128.
+    nix::sys::socket::listen(&listener, Backlog::new(LISTEN_BACKLOG)?)?;
+    Ok(listener)
 }
 
 /// Threads for digests and scans. A workload decides how many of those it causes, so more would be its to spend.
@@ -120,22 +129,21 @@ pub fn deciding_files(options: &PolicyOptions) -> Vec<PathBuf> {
     options.policy.iter().chain(&options.policy_rules).cloned().chain(options.wasm()).collect()
 }
 
-/// Who finds out which program asks; nobody in relaxed mode, which is said.
+/// Who finds out which program asks; nobody in relaxed mode, which is said, and for which nothing need be there.
 pub fn attributor(
     options: &PolicyOptions,
-    diagnosis: Socket,
-    processes: Processes,
     events: &Events,
-) -> Option<Arc<Attributor>> {
+    parts: impl FnOnce() -> Result<AttributionConfig, Failure>,
+) -> Result<Option<Arc<Attributor>>, Failure> {
     if options.binary_identity == BinaryIdentity::Relaxed {
         events.find(
             Severity::Medium,
             "identity-relaxed",
             "binary identity is relaxed: whoever can reach the proxy may go where any entry allows",
         );
-        return None;
+        return Ok(None);
     }
-    Some(Arc::new(Attributor::new(AttributionConfig { diagnosis, processes })))
+    Ok(Some(Arc::new(Attributor::new(parts()?))))
 }
 
 /// The processes of a sandbox: those of its own /proc, or those below its init.
@@ -171,6 +179,8 @@ pub struct Serving {
     pub store: Arc<Store>,
     /// Who finds out which program asks.
     pub attributor: Option<Arc<Attributor>>,
+    /// Who believes what is attested of connections from another pod.
+    pub attestation: Option<Verifier>,
     /// Where clients connect.
     pub listeners: Vec<TcpListener>,
     /// The corporate proxy.
@@ -190,6 +200,7 @@ pub fn serve(serving: Serving, events: &Events) -> watch::Sender<bool> {
     let proxy = Proxy::new(Settings {
         store: serving.store,
         attributor: serving.attributor,
+        attestation: serving.attestation,
         resolver: Resolver::new(HOSTS, RESOLV_CONF, DNS_PORT),
         parent: serving.parent,
         own_addresses: serving.own_addresses,

@@ -9,10 +9,11 @@ use tokio::sync::watch;
 
 use super::proxy;
 use super::workload::{self, Surroundings, Workload};
-use crate::attribution::{Attributor, Transport};
+use crate::attribution::{AttributionConfig, Attributor, Transport};
 use crate::cli;
 use crate::confine::identity::Identity;
 use crate::confine::landlock::{self, Grants};
+use crate::confine::seccomp::Sockets;
 use crate::contract::{PROXY_PORT, PROXY_URL, TRUST_DIRECTORY, exit};
 use crate::egress::ParentSettings;
 use crate::egress::learn::{self, Learner};
@@ -179,7 +180,9 @@ async fn serve(
         events.find(Severity::Low, "namespace-note", note.clone());
     }
     let processes = proxy::sandbox_processes(prepared.processes.take(), prepared.init).map_err(Failure::setup)?;
-    let attributor = proxy::attributor(&plan.options.policy, handover.diagnosis.into(), processes, &events);
+    let attributor = proxy::attributor(&plan.options.policy, &events, || {
+        Ok(AttributionConfig { diagnosis: handover.diagnosis.into(), processes })
+    })?;
     if let Some(packets) = handover.packets {
         tokio::spawn(bypass::report(packets, actor_finder(attributor.clone()), events.clone()));
     }
@@ -187,6 +190,7 @@ async fn serve(
     let serving = proxy::Serving {
         store: store.clone(),
         attributor,
+        attestation: None,
         listeners,
         parent: egress.parent,
         termination: egress.termination,
@@ -287,7 +291,7 @@ fn refuse_writable_policy(plan: &Plan, identity: &Identity, grants: &Grants) -> 
 }
 
 /// What the workload will be able to write.
-fn workload_writes(identity: &Identity, grants: &Grants) -> WorkloadWrites {
+pub fn workload_writes(identity: &Identity, grants: &Grants) -> WorkloadWrites {
     let enforced = landlock::probe().status != landlock::Status::Not;
     WorkloadWrites {
         uid: identity.uid,
@@ -299,12 +303,21 @@ fn workload_writes(identity: &Identity, grants: &Grants) -> WorkloadWrites {
 
 /// A password that the workload could read is its own to use, and a key to sign with makes it any host (design §3).
 fn refuse_readable_secrets(plan: &Plan, identity: &Identity, grants: &Grants) -> Result<(), Failure> {
+    let secrets = plan.options.upstream.upstream_proxy_auth_file.iter().chain(&plan.options.tls.ca_key);
+    refuse_readable(secrets.cloned(), identity, grants)
+}
+
+/// None of `secrets` may be within the workload's reach.
+pub fn refuse_readable(
+    secrets: impl IntoIterator<Item = PathBuf>,
+    identity: &Identity,
+    grants: &Grants,
+) -> Result<(), Failure> {
     let who = workload_writes(identity, grants);
     let granted: Vec<PathBuf> = grants.read_only.iter().chain(&grants.read_write).cloned().collect();
     let enforced = who.landlock_read_write.is_some();
-    let secrets = plan.options.upstream.upstream_proxy_auth_file.iter().chain(&plan.options.tls.ca_key);
     for file in secrets {
-        policy::writable::refuse_readable(file, &who, enforced.then_some(granted.as_slice()))
+        policy::writable::refuse_readable(&file, &who, enforced.then_some(granted.as_slice()))
             .map_err(Failure::setup)?;
     }
     Ok(())
@@ -353,6 +366,7 @@ fn orders(plan: &Plan, identity: Identity, grants: Grants, trust: Option<Provide
         proxy: PROXY_URL.to_owned(),
         environment: directory.as_deref().map(trust::variables).unwrap_or_default(),
         trust: directory,
+        sockets: Sockets::All,
     };
     plan.workload.orders(identity, grants, surroundings)
 }

@@ -11,6 +11,7 @@ use crate::cli::WorkloadOptions;
 use crate::confine::identity::{self, Identity};
 use crate::confine::landlock::{self, Grants};
 use crate::confine::limits::Limits;
+use crate::confine::seccomp::Sockets;
 use crate::contract::{SANDBOX_HOME, env, exit};
 use crate::event::{Event, Events, ProcessActivity, ProcessStep, Severity};
 use crate::netns::Isolation;
@@ -49,6 +50,8 @@ pub struct Surroundings {
     pub environment: BTreeMap<String, String>,
     /// The directory that they name.
     pub trust: Option<PathBuf>,
+    /// Which sockets it may have.
+    pub sockets: Sockets,
 }
 
 impl Workload {
@@ -119,6 +122,7 @@ impl Workload {
             identity,
             grants,
             seccomp: self.options.seccomp.into(),
+            sockets: surroundings.sockets,
             limits,
             grace: self.grace(),
         })

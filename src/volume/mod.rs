@@ -3,3 +3,4 @@
 pub mod directory;
 pub mod sideload;
 pub mod tls;
+pub mod workspace;

@@ -60,7 +60,7 @@ fn confine_and_exec(orders: &Orders, plan: Plan, pipe: &mut impl Write) -> Resul
     process::default_dispositions();
     orders.limits.apply().map_err(Failure::setup)?;
     let ruleset = landlock::prepare(&orders.grants).map_err(Failure::setup)?;
-    let filter = Filter::compile(orders.seccomp).map_err(Failure::setup)?;
+    let filter = Filter::compile(orders.seccomp, orders.sockets).map_err(Failure::setup)?;
     let dropped = identity::drop(&orders.identity).map_err(Failure::setup)?;
     // A change of ids clears it (prctl(2)), so it comes after.
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(Failure::setup)?;

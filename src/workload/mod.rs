@@ -23,7 +23,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::confine::{identity::Identity, landlock::Grants, limits::Limits, seccomp::Profile};
+use crate::confine::identity::Identity;
+use crate::confine::landlock::Grants;
+use crate::confine::limits::Limits;
+use crate::confine::seccomp::{Profile, Sockets};
 use crate::netns::Isolation;
 
 /// All that the launched side needs to know. Travels in a sealed memfd, so that no command line or environment shows
@@ -44,6 +47,8 @@ pub struct Orders {
     pub grants: Grants,
     /// Which system calls it loses.
     pub seccomp: Profile,
+    /// Which sockets it may have.
+    pub sockets: Sockets,
     /// Its resource limits.
     pub limits: Limits,
     /// Between TERM and KILL for what is left in the sandbox once the workload has ended.

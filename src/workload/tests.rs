@@ -18,7 +18,7 @@ use super::{Orders, control::Ending};
 use crate::confine::identity::Identity;
 use crate::confine::landlock::{Grants, Status};
 use crate::confine::limits::Limits;
-use crate::confine::seccomp::Profile;
+use crate::confine::seccomp::{Profile, Sockets};
 use crate::netns::Isolation;
 use crate::sys::in_tests::SUPERVISE;
 
@@ -64,8 +64,10 @@ impl World {
                 read_only: paths(&["/usr", "/bin", "/lib", "/lib64", "/etc", "/proc", "/dev/urandom"]),
                 read_write: [vec![directory.path().to_owned()], paths(&["/dev/null"])].concat(),
                 hard: true,
+                ..Grants::default()
             },
             seccomp: Profile::Baseline,
+            sockets: Sockets::All,
             limits: Limits::default(),
             grace: Duration::from_millis(300),
         };

@@ -21,7 +21,7 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::TRUST_DIRECTORY;
-use crate::egress::tls::roots;
+use crate::egress::tls::roots::{self, BundleError};
 use crate::netns::{Provided, ProvidedFile};
 
 /// The CA, and whom the operator and the image add.
@@ -178,6 +178,8 @@ impl Trust {
         for (name, text) in [(CA, &self.ca), (BUNDLE, &self.bundle)] {
             let path = directory.join(name);
             let temporary = directory.join(format!(".{name}.new"));
+            // One of a run that was killed may not be writable any more.
+            let _ = fs::remove_file(&temporary);
             let written = fs::write(&temporary, text)
                 .and_then(|()| fs::set_permissions(&temporary, fs::Permissions::from_mode(0o444)))
                 .and_then(|()| fs::rename(&temporary, &path));
@@ -185,6 +187,23 @@ impl Trust {
         }
         Ok(())
     }
+}
+
+/// The certificates of a file that is to hold a sandbox's CA, and nothing else of it: a key beside them stays there.
+///
+/// # Errors
+/// It cannot be read, or holds no certificate, or one that is none.
+pub fn authority(path: &Path) -> Result<String, BundleError> {
+    roots::certificates(path)?;
+    let mut pile = Pile::default();
+    pile.add(&roots::read(path)?);
+    Ok(pile.text)
+}
+
+/// The first of the files that [`Trust::write`] makes that is not in `directory`.
+#[must_use]
+pub fn missing_from(directory: &Path) -> Option<PathBuf> {
+    [CA, BUNDLE].into_iter().map(|name| directory.join(name)).find(|path| !path.is_file())
 }
 
 fn too_much() -> String {

@@ -30,7 +30,7 @@ impl Tree {
     }
 
     fn grants(&self) -> Grants {
-        Grants { read_only: vec![self.at("ro")], read_write: vec![self.at("rw")], hard: true }
+        Grants { read_only: vec![self.at("ro")], read_write: vec![self.at("rw")], hard: true, ..Grants::default() }
     }
 }
 
@@ -102,7 +102,12 @@ fn no_grants_at_all_deny_all() {
 #[test]
 fn a_granted_file_grants_itself_alone() {
     let tree = Tree::new();
-    let grants = Grants { read_only: vec![tree.at("none/file")], read_write: vec!["/dev/null".into()], hard: true };
+    let grants = Grants {
+        read_only: vec![tree.at("none/file")],
+        read_write: vec!["/dev/null".into()],
+        hard: true,
+        ..Grants::default()
+    };
     assert_eq!(confined(Some(&grants), || fs::read(tree.at("none/file")).map(drop)), Ok(()));
     assert_eq!(confined(Some(&grants), || fs::write("/dev/null", "x")), Ok(()));
     assert_eq!(confined(Some(&grants), || fs::read(tree.at("ro/file")).map(drop)), Err(libc::EACCES));
@@ -187,7 +192,7 @@ fn rulesets_of_older_kernels_are_still_built() {
 fn a_link_that_an_earlier_workload_may_have_planted_grants_nothing() {
     let tree = Tree::new();
     std::os::unix::fs::symlink(tree.at("none"), tree.at("rw/out")).unwrap();
-    let planted = |hard| Grants { read_only: Vec::new(), read_write: vec![tree.at("rw"), tree.at("rw/out")], hard };
+    let planted = |hard| Grants { read_write: vec![tree.at("rw"), tree.at("rw/out")], hard, ..Grants::default() };
     assert!(matches!(prepare(&planted(true)), Err(LandlockError::Path { .. })));
     let ruleset = prepare(&planted(false)).unwrap();
     assert!(ruleset.outcome.skipped[0].contains("symbolic link"), "{:?}", ruleset.outcome.skipped);
@@ -195,4 +200,17 @@ fn a_link_that_an_earlier_workload_may_have_planted_grants_nothing() {
     assert_eq!(confined(Some(&planted(false)), read), Err(libc::EACCES));
     let named = Grants { read_write: vec![tree.at("none")], ..Grants::default() };
     assert_eq!(confined(Some(&named), read), Ok(()), "control: named itself");
+}
+
+#[test]
+fn tcp_connects_to_the_one_port_and_to_no_other() {
+    use std::net::{TcpListener, TcpStream};
+    let listeners = [0, 0].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [one, other] = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+    let connect = |to: std::net::SocketAddr| move || TcpStream::connect(to).map(drop);
+    let grants = Grants { hard: true, connect: Some(one.port()), ..Grants::default() };
+    assert_eq!(confined(Some(&grants), connect(one)), Ok(()));
+    assert_eq!(confined(Some(&grants), connect(other)), Err(libc::EACCES));
+    let anywhere = Grants { connect: None, ..grants };
+    assert_eq!(confined(Some(&anywhere), connect(other)), Ok(()), "control");
 }

@@ -15,7 +15,7 @@ use seccompiler::{
 };
 use serde::{Deserialize, Serialize};
 
-use rules::{GROUPS, Test};
+use rules::{GROUPS, STREAMS_ALONE, Test};
 
 /// Which list applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +41,17 @@ impl std::str::FromStr for Profile {
             other => Err(SeccompError::UnknownProfile(other.to_owned())),
         }
     }
+}
+
+/// Which sockets of the network a workload may have, besides what its profile says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sockets {
+    /// Streams and datagrams.
+    #[default]
+    All,
+    /// Streams alone: where nothing in the pod's own kernel keeps datagrams in.
+    Streams,
 }
 
 /// What a refused call returns.
@@ -76,12 +87,13 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Compiles the table for `profile`.
+    /// Compiles the table for `profile` and `sockets`.
     ///
     /// # Errors
     /// [`SeccompError::Architecture`], [`SeccompError::Compile`].
-    pub fn compile(profile: Profile) -> Result<Self, SeccompError> {
-        let mut programs = [compile(profile, Answer::NotImplemented)?, compile(profile, Answer::NotPermitted)?];
+    pub fn compile(profile: Profile, sockets: Sockets) -> Result<Self, SeccompError> {
+        let compile = |answer| compile(profile, sockets, answer);
+        let mut programs = [compile(Answer::NotImplemented)?, compile(Answer::NotPermitted)?];
         prepend_x32_refusal(&mut programs[0]);
         Ok(Self { programs })
     }
@@ -101,14 +113,16 @@ pub fn refusals(profile: Profile) -> impl Iterator<Item = (&'static str, &'stati
     GROUPS.iter().filter(move |group| group.profiles.contains(&profile)).map(|group| (group.reason, group.calls))
 }
 
-fn compile(profile: Profile, answer: Answer) -> Result<BpfProgram, SeccompError> {
+fn compile(profile: Profile, sockets: Sockets, answer: Answer) -> Result<BpfProgram, SeccompError> {
     let architecture = std::env::consts::ARCH.try_into().map_err(|_| SeccompError::Architecture)?;
     let errno = match answer {
         Answer::NotPermitted => libc::EPERM,
         Answer::NotImplemented => libc::ENOSYS,
     };
     let mut table: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    for group in GROUPS.iter().filter(|group| group.answer == answer && group.profiles.contains(&profile)) {
+    let more = if sockets == Sockets::Streams { STREAMS_ALONE } else { &[] };
+    let groups = GROUPS.iter().chain(more);
+    for group in groups.filter(|group| group.answer == answer && group.profiles.contains(&profile)) {
         for &call in group.calls {
             let alternatives = table.entry(call).or_default();
             for conjunction in group.when {

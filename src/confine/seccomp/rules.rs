@@ -70,6 +70,7 @@ const UDP: u32 = libc::IPPROTO_UDP as u32;
 /// `SOCK_TYPE_MASK` in the kernel: the type proper, below SOCK_NONBLOCK and SOCK_CLOEXEC.
 const TYPE: u64 = 0xf;
 const RAW: u64 = libc::SOCK_RAW as u64;
+const DATAGRAM: u64 = libc::SOCK_DGRAM as u64;
 
 /// `KCMP_FILE` of kcmp(2).
 const KCMP_FILE: u32 = 0;
@@ -333,3 +334,16 @@ pub(super) const GROUPS: &[Group] = &[
         when: ALWAYS,
     },
 ];
+
+/// What [`Sockets::Streams`](super::Sockets::Streams) adds.
+pub(super) const STREAMS_ALONE: &[Group] = &[Group {
+    reason: "of IPv4 and IPv6 only streams: the workload's one way out is the proxy, which takes connections, and datagrams \
+             would leave by whatever the cluster's NetworkPolicy forgot",
+    answer: Answer::NotPermitted,
+    profiles: ALL,
+    calls: &[libc::SYS_socket],
+    when: &[
+        &[Test::Is(0, INET), Test::Under(1, TYPE, DATAGRAM)],
+        &[Test::Is(0, INET6), Test::Under(1, TYPE, DATAGRAM)],
+    ],
+}];

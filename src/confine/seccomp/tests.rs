@@ -17,7 +17,7 @@ const SOCK_PACKET: i32 = 10;
 fn answer(profile: Option<Profile>, number: c_long, arguments: [usize; 6]) -> Option<i32> {
     let act = || {
         if let Some(profile) = profile {
-            Filter::compile(profile).unwrap().install().unwrap();
+            Filter::compile(profile, Sockets::All).unwrap().install().unwrap();
         }
         let code = call(number, arguments).map_or_else(|error| error as i32, |_| 0);
         code.to_ne_bytes().to_vec()
@@ -144,7 +144,7 @@ fn namespaces_are_refused_and_threads_and_processes_are_not() {
     }
     passes(Profile::Baseline, "unshare of files", libc::SYS_unshare, [libc::CLONE_FILES as usize, 0, 0, 0, 0, 0]);
     let works = || {
-        Filter::compile(Profile::Strict).unwrap().install().unwrap();
+        Filter::compile(Profile::Strict, Sockets::All).unwrap().install().unwrap();
         let thread = std::thread::spawn(|| 7_u8).join().unwrap();
         let process = child::run(|| vec![8]).unwrap();
         [vec![thread], process].concat()
@@ -251,7 +251,7 @@ fn x32_numbers_do_not_exist() {
     assert_eq!(answer(Some(Profile::Baseline), X32 | libc::SYS_ptrace, NONE), Some(libc::ENOSYS));
     assert_eq!(answer(Some(Profile::Baseline), X32 | libc::SYS_getpid, NONE), Some(libc::ENOSYS));
     assert_eq!(answer(Some(Profile::Baseline), libc::SYS_getpid, NONE), Some(0), "control");
-    let program = &Filter::compile(Profile::Baseline).unwrap().programs[0];
+    let program = &Filter::compile(Profile::Baseline, Sockets::All).unwrap().programs[0];
     let numbers = (program[0].k, program[1].k, program[2].k);
     assert_eq!(numbers, (0, 1 << 30, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32));
 }
@@ -274,11 +274,11 @@ fn compiling_takes_well_below_a_millisecond() {
     let started = std::time::Instant::now();
     const ROUNDS: u32 = 50;
     for _ in 0..ROUNDS {
-        Filter::compile(Profile::Strict).unwrap();
+        Filter::compile(Profile::Strict, Sockets::All).unwrap();
     }
     let each = started.elapsed() / ROUNDS;
     eprintln!("compile: {each:?}, {} instructions", {
-        let filter = Filter::compile(Profile::Strict).unwrap();
+        let filter = Filter::compile(Profile::Strict, Sockets::All).unwrap();
         filter.programs.iter().map(Vec::len).sum::<usize>()
     });
     assert!(each < std::time::Duration::from_millis(2), "{each:?}");
@@ -289,4 +289,26 @@ fn profiles_are_named() {
     assert_eq!("gpu".parse::<Profile>().unwrap(), Profile::Gpu);
     let message = "Gpu".parse::<Profile>().unwrap_err().to_string();
     assert!(message.contains("baseline, strict or gpu"), "{message}");
+}
+
+#[test]
+fn where_streams_alone_are_meant_there_are_no_datagrams() {
+    let answer = |sockets: Sockets, domain: i32, kind: i32| {
+        let act = move || {
+            Filter::compile(Profile::Baseline, sockets).unwrap().install().unwrap();
+            let arguments = [domain as usize, kind as usize, 0, 0, 0, 0];
+            call(libc::SYS_socket, arguments).map_or_else(|error| error as i32, |_| 0).to_ne_bytes().to_vec()
+        };
+        i32::from_ne_bytes(child::run(act).unwrap().try_into().unwrap())
+    };
+    for domain in [libc::AF_INET, libc::AF_INET6] {
+        for kind in [libc::SOCK_DGRAM, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC] {
+            assert_eq!(answer(Sockets::Streams, domain, kind), libc::EPERM);
+            assert_eq!(answer(Sockets::All, domain, kind), 0, "control");
+        }
+        assert_eq!(answer(Sockets::Streams, domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC), 0);
+        assert_eq!(answer(Sockets::Streams, domain, libc::SOCK_RAW), libc::EPERM);
+    }
+    assert_eq!(answer(Sockets::Streams, libc::AF_UNIX, libc::SOCK_DGRAM), 0);
+    assert_eq!(answer(Sockets::Streams, libc::AF_NETLINK, libc::SOCK_RAW), 0);
 }

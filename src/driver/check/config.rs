@@ -43,6 +43,7 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
     upstream(&config.upstream_proxy, problems);
     peers(config, problems);
     ranges(config, problems);
+    canaries(config, problems);
 }
 
 fn images(config: &DriverConfig, problems: &Problems) {
@@ -265,6 +266,21 @@ fn peers(config: &DriverConfig, problems: &Problems) {
                     }
                 }
             }
+        }
+    }
+}
+
+fn canaries(config: &DriverConfig, problems: &Problems) {
+    let platform = &config.platform_network;
+    let cut_off = "name something that serves and that the policy must cut off";
+    let allowed = "name something that serves and that the policy allows";
+    for (list, places, remedy) in [
+        ("proxy_pod.canaries", &config.proxy_pod.canaries, cut_off),
+        ("platform_network.canaries", &platform.canaries, cut_off),
+        ("platform_network.controls", &platform.controls, allowed),
+    ] {
+        for (index, place) in places.iter().enumerate().filter(|(_, place)| host_and_port(place).is_none()) {
+            problems.with(format!("{list}[{index}]"), place, "HOST:PORT", remedy);
         }
     }
 }

@@ -9,16 +9,17 @@ use crate::driver::sandbox::SandboxSpec;
 use crate::driver::shape;
 
 /// What the supervisor and the container runtime have for themselves. A mount at, below or above one is refused.
-const RESERVED: [&str; 12] = [
+const RESERVED: [&str; 13] = [
     "/opt/openshell",
     "/etc/openshell",
     path::UPSTREAM_AUTH_DIRECTORY,
     "/etc/openshell-tls",
     "/run/openshell",
-    path::PRIVATE_CLIENT_TLS,
     SIDECAR_DIRECTORY,
     "/run/netns",
     "/run/secrets/openshell",
+    "/run/secrets/openshell-tls",
+    "/run/openshell-attestation",
     "/proc",
     "/sys",
     "/dev",

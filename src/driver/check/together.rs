@@ -2,7 +2,7 @@
 
 use super::mounts::meet;
 use crate::contract::Ids;
-use crate::driver::cluster::Cluster;
+use crate::driver::cluster::{AttestationKey, Cluster};
 use crate::driver::config::{AppArmor, NetworkEnforcement, Topology, WorkspaceMode};
 use crate::driver::names::scc;
 use crate::driver::openshift;
@@ -80,6 +80,12 @@ fn of_platform(plan: &Plan<'_>, problems: &Problems) {
                       NetworkPolicy cannot tell it from the workload, which may dial the same";
         problems.without("platform_network.egress", expected, remedy);
     }
+    if plan.is_fenced_by_platform() && plan.controls().is_empty() {
+        let expected = "something that the policy allows and that serves, HOST:PORT";
+        let remedy =
+            "name one, such as \"example.com:443\": where nothing can be reached it is not seen that a policy holds";
+        problems.without("platform_network.controls", expected, remedy);
+    }
     if plan.is_fenced_by_platform() && plan.spiffe().is_some() {
         let socket = &config.provider_spiffe_workload_api_socket_path;
         let expected = "no socket that the workload could connect to as well as the proxy, with network_enforcement = \"platform\"";
@@ -153,6 +159,12 @@ fn of_cluster(plan: &Plan<'_>, cluster: &Cluster, problems: &Problems) {
     if plan.config.topology == Topology::ProxyPod && cluster.proxy_ca.is_none() {
         let remedy = "make a certificate and its key for this sandbox alone";
         problems.without("proxy_ca", "a CA for topology proxy-pod", remedy);
+    }
+    if let Some(key) = &cluster.attestation_key
+        && key.0.len() < AttestationKey::LEAST
+    {
+        let expected = format!("{} bytes at least, not {}", AttestationKey::LEAST, key.0.len());
+        problems.without("attestation_key", expected, "make a random one for this sandbox alone");
     }
     if cluster.sandbox_uid.is_some() && cluster.sandbox_api.is_none() {
         problems.without("sandbox_api", "the version of the Sandbox whose uid is given", "give it too");

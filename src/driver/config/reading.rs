@@ -145,6 +145,7 @@ fn proxy_pod(mut table: Table<'_>, defaults: ProxyPodConfig) -> ProxyPodConfig {
         affinity: table.choice("affinity", &choices).unwrap_or(defaults.affinity),
         dns_peers: peers(&mut table, "dns_peers").unwrap_or(defaults.dns_peers),
         gateway_peers: peers(&mut table, "gateway_peers").unwrap_or(defaults.gateway_peers),
+        canaries: table.strings("canaries").unwrap_or(defaults.canaries),
     };
     table.finish();
     proxy_pod
@@ -155,6 +156,8 @@ fn platform_network(mut table: Table<'_>, defaults: PlatformNetworkConfig) -> Pl
         dns_peers: peers(&mut table, "dns_peers").unwrap_or(defaults.dns_peers),
         gateway_peers: peers(&mut table, "gateway_peers").unwrap_or(defaults.gateway_peers),
         egress: table.tables("egress").unwrap_or_default().into_iter().map(egress_range).collect(),
+        canaries: table.strings("canaries").unwrap_or_default(),
+        controls: table.strings("controls").unwrap_or_default(),
     };
     table.finish();
     platform

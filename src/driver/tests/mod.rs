@@ -10,7 +10,7 @@ mod rendering;
 mod schema;
 mod validity;
 
-use super::cluster::ProxyCa;
+use super::cluster::{AttestationKey, ProxyCa};
 use super::{Cluster, DriverConfig, Object, SandboxApi, SandboxSpec, Topology, render};
 
 /// An id as gateways give them.
@@ -27,6 +27,7 @@ supervisor_sideload_method = "init-container"
 pub(super) const PLATFORM: &str = r#"
 network_enforcement = "platform"
 platform_network.egress = [{cidr = "0.0.0.0/0", except = ["10.0.0.0/8", "169.254.0.0/16"], ports = [80, 443]}]
+platform_network.controls = ["example.com:443"]
 "#;
 
 /// The sandbox of the golden files.
@@ -62,7 +63,8 @@ pub(super) fn sandbox(text: &str) -> SandboxSpec {
 /// A cluster in which every topology can be rendered.
 pub(super) fn cluster(api: Option<SandboxApi>) -> Cluster {
     let ca = ProxyCa { certificate: "(the certificate)\n".into(), key: "(the key)\n".into() };
-    Cluster { sandbox_api: api, proxy_ca: Some(ca), ..Cluster::default() }
+    let key = AttestationKey("(the attestation key of this sandbox)".into());
+    Cluster { sandbox_api: api, proxy_ca: Some(ca), attestation_key: Some(key), ..Cluster::default() }
 }
 
 pub(super) fn rendered(config: &DriverConfig, sandbox: &SandboxSpec, cluster: &Cluster) -> Vec<Object> {

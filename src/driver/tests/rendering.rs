@@ -253,7 +253,10 @@ fn the_agents_fence_is_created_first_belongs_to_nobody_and_has_no_rule_for_an_em
     let owned = Cluster { sandbox_uid: Some("uid".into()), ..cluster(Some(SandboxApi::V1Beta1)) };
     let objects = rendered(&config, &sandbox(SANDBOX), &owned);
     let kinds: Vec<&str> = objects.iter().map(Object::kind).collect();
-    assert_eq!(kinds, ["NetworkPolicy", "ConfigMap", "Sandbox", "Secret", "Service", "NetworkPolicy", "Deployment"]);
+    assert_eq!(
+        kinds,
+        ["NetworkPolicy", "ConfigMap", "Sandbox", "Secret", "Secret", "Service", "NetworkPolicy", "Deployment"]
+    );
     let rules = objects[0].value()["spec"]["egress"].as_array().expect("rules");
     assert_eq!(rules.len(), 3, "{rules:?}");
     for peer in rules.iter().flat_map(|rule| rule["to"].as_array().expect("peers")) {
@@ -266,14 +269,57 @@ fn the_agents_fence_is_created_first_belongs_to_nobody_and_has_no_rule_for_an_em
         assert_eq!(owners(companion)[0]["uid"], "uid", "{}", companion.kind());
         assert_eq!(owners(companion)[0]["controller"] == true, companion.kind() == "Deployment");
     }
-    assert_eq!(objects[6].value()["spec"]["strategy"]["type"], "Recreate");
+    assert_eq!(objects[7].value()["spec"]["strategy"]["type"], "Recreate");
     let stopped = rendered(&config, &sandbox(SANDBOX), &Cluster { stopped: true, ..owned.clone() });
-    assert_eq!(stopped[6].value()["spec"]["replicas"], 0);
+    assert_eq!(stopped[7].value()["spec"]["replicas"], 0);
     assert_eq!(stopped[2].value()["spec"]["operatingMode"], "Suspended");
     let older = Cluster { stopped: true, sandbox_api: Some(SandboxApi::V1Alpha1), ..owned };
     let older = rendered(&config, &sandbox(SANDBOX), &older);
     assert_eq!(older[2].value()["spec"]["replicas"], 0);
     assert!(older[2].value()["spec"]["operatingMode"].is_null());
+}
+
+#[test]
+fn the_attestation_key_is_where_it_is_used_and_where_no_policy_leads_and_without_one_programs_do_not_count() {
+    let objects = of(Topology::ProxyPod, &format!("{LOCAL}{GATEWAY}"), SANDBOX, None);
+    let deployment = objects.iter().find(|object| object.kind() == "Deployment").expect("the proxy");
+    let proxy = deployment.pod_spec().expect("a specification");
+    let agent = agent_spec(&objects);
+    let flag = "--attestation-key=/var/run/openshell-attestation/key";
+    for (spec, user) in [(agent, "agent"), (proxy, "openshell-supervisor-network")] {
+        for each in super::containers(spec) {
+            assert_eq!(mounts(each, names::volume::ATTESTATION), each["name"] == user, "{each}");
+        }
+        assert!(command(container(spec, user)).contains(&flag));
+        let volumes = spec["volumes"].as_array().expect("volumes");
+        let volume = volumes.iter().find(|volume| volume["name"] == names::volume::ATTESTATION).expect("the key");
+        assert_eq!(volume["secret"]["defaultMode"], 0o440);
+    }
+    // The workload has the supervisor's user: credentials are in no directory that policies grant by default.
+    let places = container(agent, "agent")["volumeMounts"].as_array().expect("mounts").iter();
+    for mount in places.filter(|mount| mount["name"] == names::volume::CLIENT_TLS) {
+        assert!(!mount["mountPath"].as_str().expect("a path").starts_with("/etc"), "{mount}");
+    }
+    assert!(!format!("{:?}", cluster(None)).contains("the attestation key"));
+    let config = DriverConfig { topology: Topology::ProxyPod, ..config(LOCAL) };
+    let without = rendered(&config, &sandbox(SANDBOX), &Cluster { attestation_key: None, ..cluster(None) });
+    let text = crate::driver::to_yaml(&without);
+    assert!(!text.contains("attestation") && text.contains("--binary-identity=relaxed"), "{text}");
+}
+
+#[test]
+fn the_policy_is_seen_to_hold_once_the_proxy_is_there() {
+    let settings = format!("{LOCAL}[proxy_pod]\ncanaries = [\"db.example:5432\"]\n");
+    let objects = of(Topology::ProxyPod, &settings, SANDBOX, None);
+    let spec = agent_spec(&objects);
+    let init = names_of(&spec["initContainers"]);
+    assert_eq!(&init[init.len() - 3..], ["openshell-proxy-ca-install", "wait-for-proxy", "openshell-verify-fence"]);
+    let proxy = command(container(spec, "wait-for-proxy"))[2].to_owned();
+    let verify = command(container(spec, "openshell-verify-fence"));
+    assert!(verify.contains(&format!("--control={proxy}").as_str()), "{verify:?}");
+    assert!(verify.contains(&"--network-policy") && verify.contains(&"--canary=db.example:5432"), "{verify:?}");
+    // Whom the image trusts is in the image.
+    assert_eq!(container(spec, "openshell-proxy-ca-install")["image"], container(spec, "agent")["image"]);
 }
 
 #[test]

@@ -7,8 +7,8 @@
 use serde_json::{Value, json};
 
 use super::{agent_init, gateway, spiffe};
-use crate::contract::{PROXY_CLIENT_TLS, PROXY_PORT, PROXY_TLS_DIRECTORY};
-use crate::driver::cluster::ProxyCa;
+use crate::contract::{PROXY_CLIENT_TLS, PROXY_PORT, PROXY_TLS_DIRECTORY, TRUST_DIRECTORY, env};
+use crate::driver::cluster::{AttestationKey, ProxyCa};
 use crate::driver::companion::{self, Owner};
 use crate::driver::config::{Affinity, Peer};
 use crate::driver::container::{Container, Mount, Security};
@@ -20,6 +20,8 @@ use crate::driver::{role, volume};
 
 /// Mode of the certificate, which is no secret.
 const EVERYBODY_READS: u32 = 0o444;
+/// Mode of a secret, which the pod's group reads (fsGroup).
+const GROUP_READS: u32 = 0o440;
 /// What the proxy reserves: some measured 16 MB, and little of a processor until somebody asks for something.
 const RESERVED: [(&str, &str); 2] = [("cpu", "50m"), ("memory", "32Mi")];
 
@@ -28,6 +30,7 @@ pub(super) fn objects(plan: &Plan<'_>) -> Vec<Object> {
     objects.extend(super::policy(plan));
     objects.push(agent_pod(plan).object(plan));
     objects.extend(plan.cluster.proxy_ca.as_ref().map(|ca| ca_secret(plan, ca)));
+    objects.extend(plan.cluster.attestation_key.as_ref().map(|key| key_secret(plan, key)));
     objects.extend([service(plan), supervisor_ingress(plan), deployment(plan)]);
     objects
 }
@@ -50,15 +53,19 @@ fn agent_pod(plan: &Plan<'_>) -> Pod {
         pod.volumes.extend(optional);
     }
     pod.init = agent_init(plan);
-    pod.init.extend([trust(plan), verify_policy(plan), wait(plan, &proxy)]);
-    let mut flags = role::policy_flag(plan);
+    pod.volumes.extend(key_volume(plan));
+    pod.init.extend([trust(plan), wait(plan, &proxy), verify_policy(plan, &proxy)]);
+    let mut flags = vec!["--remote-proxy".into()];
+    flags.extend(role::policy_flag(plan));
     flags.push("--fence=elsewhere".into());
+    flags.extend(key_flag(plan));
     let agent = role::agent(plan, Security::none(plan.workload), "process", flags)
-        .environment([(names::env::PROXY_URL, format!("http://{proxy}"))])
-        .mounts([Mount::read_only(names_of::CA_TRUST, PROXY_TLS_DIRECTORY)])
+        .environment([(env::PROXY_URL, format!("http://{proxy}"))])
+        .mounts([Mount::read_only(names_of::CA_TRUST, TRUST_DIRECTORY)])
+        .mounts(key_mount(plan))
         .mounts(role::policy_mount(plan));
     // No SPIFFE here, and no CA key: who gives credentials out is the proxy alone.
-    pod.containers = vec![gateway(plan, agent, path::PRIVATE_CLIENT_TLS, true)];
+    pod.containers = vec![gateway(plan, agent, path::AGENT_TLS_DIRECTORY, true)];
     pod.fs_group = Some(plan.workload.gid);
     pod.affinity = affinity(plan);
     pod
@@ -69,18 +76,21 @@ fn once(plan: &Plan<'_>, name: &'static str, role_name: &str, flags: impl IntoIt
     role::supervisor(plan, name, Security::none(plan.runs_as())).command(path::SUPERVISOR, role_name, flags)
 }
 
-/// Installs the CA, and the bundle with it, for the workload.
+/// Installs the CA, and the bundle with it, for the workload. Of the agent's image, since whom that trusts is in there.
 fn trust(plan: &Plan<'_>) -> Container {
     let certificate = format!("{}/{}", path::CA_DIRECTORY, ca::CERTIFICATE);
-    once(plan, container::TRUST, "trust", [certificate, PROXY_TLS_DIRECTORY.to_owned()]).mounts([
+    role::of_agent_image(plan, container::TRUST, "trust", [certificate, TRUST_DIRECTORY.to_owned()]).mounts([
         Mount::read_only(names_of::CA_SOURCE, path::CA_DIRECTORY),
-        Mount::read_write(names_of::CA_TRUST, PROXY_TLS_DIRECTORY),
+        Mount::read_write(names_of::CA_TRUST, TRUST_DIRECTORY),
     ])
 }
 
-/// Proves that the cluster enforces NetworkPolicies at all.
-fn verify_policy(plan: &Plan<'_>) -> Container {
-    once(plan, container::VERIFY_FENCE, "verify-fence", ["--network-policy".to_owned()])
+/// Proves that the cluster enforces this pod's NetworkPolicy. Comes once the proxy can be reached: where nothing can, nothing is
+/// proven.
+fn verify_policy(plan: &Plan<'_>, proxy: &str) -> Container {
+    let canaries = plan.config.proxy_pod.canaries.iter().map(|canary| format!("--canary={canary}"));
+    let flags = ["--network-policy".to_owned(), format!("--control={proxy}")].into_iter().chain(canaries);
+    once(plan, container::VERIFY_FENCE, "verify-fence", flags)
 }
 
 fn wait(plan: &Plan<'_>, proxy: &str) -> Container {
@@ -94,16 +104,18 @@ fn deployment(plan: &Plan<'_>) -> Object {
         format!("--bind=0.0.0.0:{PROXY_PORT}"),
         format!("--ca-cert={}/{}", path::CA_DIRECTORY, ca::CERTIFICATE),
         format!("--ca-key={}/{}", path::CA_DIRECTORY, ca::KEY),
-        // There is no process of the workload's here to identify.
-        "--binary-identity=relaxed".into(),
+        // There is no process of the workload's here to identify: the agent's pod does, or nobody.
+        key_flag(plan).unwrap_or_else(|| "--binary-identity=relaxed".into()),
     ];
     let mut network = role::network(plan, Security::none(plan.proxy), flags)
-        .mounts([Mount::read_only(names_of::CA_SOURCE, path::CA_DIRECTORY)]);
+        .mounts([Mount::read_only(names_of::CA_SOURCE, path::CA_DIRECTORY)])
+        .mounts(key_mount(plan));
     network.ports = vec![("http-proxy", PROXY_PORT)];
     network.resources = json!({"requests": Fields::from_pairs(RESERVED).build()});
     let mut pod = Pod { restart_policy: "Always", ..Pod::default() };
     pod.labels = vec![(label::ROLE, label::SUPERVISOR.into())];
-    pod.volumes = vec![ca_volume(plan, &[ca::CERTIFICATE, ca::KEY], 0o440)];
+    pod.volumes = vec![ca_volume(plan, &[ca::CERTIFICATE, ca::KEY], GROUP_READS)];
+    pod.volumes.extend(key_volume(plan));
     for optional in
         [volume::policy(plan), volume::token(plan, reader), volume::client_tls(plan, reader), volume::spiffe(plan)]
     {
@@ -139,6 +151,28 @@ fn ca_secret(plan: &Plan<'_>, given: &ProxyCa) -> Object {
     let data = Fields::new().with(ca::CERTIFICATE, given.certificate.as_str()).with(ca::KEY, given.key.as_str());
     let metadata = companion::metadata(plan, names::companion::CA, Some(label::SUPERVISOR), Owner::Sandbox);
     Object::new("v1", "Secret", metadata, Fields::new().with("type", "Opaque").with("stringData", data))
+}
+
+fn key_secret(plan: &Plan<'_>, AttestationKey(key): &AttestationKey) -> Object {
+    let data = Fields::new().with(names::ATTESTATION_KEY, key.as_str());
+    let metadata = companion::metadata(plan, names::companion::ATTESTATION, None, Owner::Sandbox);
+    Object::new("v1", "Secret", metadata, Fields::new().with("type", "Opaque").with("stringData", data))
+}
+
+fn key_volume(plan: &Plan<'_>) -> Option<Value> {
+    let name = names::companion(names::companion::ATTESTATION, &plan.sandbox.id);
+    let secret = json!({"secretName": name, "defaultMode": GROUP_READS});
+    plan.cluster.attestation_key.as_ref().map(|_| json!({"name": names_of::ATTESTATION, "secret": secret}))
+}
+
+fn key_mount(plan: &Plan<'_>) -> Option<Mount> {
+    let mount = || Mount::read_only(names_of::ATTESTATION, path::ATTESTATION_DIRECTORY);
+    plan.cluster.attestation_key.as_ref().map(|_| mount())
+}
+
+fn key_flag(plan: &Plan<'_>) -> Option<String> {
+    let file = || format!("--attestation-key={}/{}", path::ATTESTATION_DIRECTORY, names::ATTESTATION_KEY);
+    plan.cluster.attestation_key.as_ref().map(|_| file())
 }
 
 fn ca_volume(plan: &Plan<'_>, keys: &[&str], mode: u32) -> Value {

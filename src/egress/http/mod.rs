@@ -210,7 +210,7 @@ impl Session {
         loop {
             // Only the first request of a connection waits for more than the first of these.
             let reach = self.leg(&intent, &owner, &permit, &wish);
-            let (reached, confirmed) = tokio::join!(reach, self.client.confirm(&owner, proxy));
+            let (reached, confirmed) = tokio::join!(reach, self.client.confirm(&owner, proxy.attributor.as_ref()));
             confirmed.map_err(|refusal| refusal.about(&intent))?;
             let (mut kept, reused) = reached?;
             let (address, via) = (kept.address, kept.via.clone());

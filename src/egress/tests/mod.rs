@@ -117,6 +117,7 @@ impl Fixture {
         let settings = Settings {
             store: store.clone(),
             attributor,
+            attestation: None,
             resolver,
             parent,
             own_addresses: vec![address],

@@ -7,6 +7,7 @@
 //! commonly leave open.
 
 mod attempt;
+pub mod policy;
 mod ways;
 
 use std::fmt;

@@ -76,6 +76,29 @@ fn every_variable_is_a_path_of_one_of_the_two_files() {
 }
 
 #[test]
+fn a_key_beside_the_sandbox_s_ca_goes_nowhere_and_what_is_no_ca_is_refused() {
+    let ca = rcgen::generate_simple_self_signed(["sandbox.example".to_owned()]).unwrap();
+    let (certificate, key) = (ca.cert.pem().replace("\r\n", "\n"), ca.signing_key.serialize_pem());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{key}{certificate}")).unwrap();
+    assert_eq!(authority(file.path()).unwrap(), certificate);
+    std::fs::write(file.path(), &key).unwrap();
+    assert!(authority(file.path()).unwrap_err().to_string().contains("no certificate in it"));
+    assert!(authority(Path::new("/nonexistent")).is_err());
+}
+
+#[test]
+fn what_a_killed_run_left_is_no_hindrance() {
+    let directory = tempfile::tempdir().unwrap();
+    let left = directory.path().join(".ca.pem.new");
+    std::fs::write(&left, "half").unwrap();
+    std::fs::set_permissions(&left, std::fs::Permissions::from_mode(0o444)).unwrap();
+    Trust { ca: "a".into(), bundle: "b".into(), notes: Vec::new() }.write(directory.path()).unwrap();
+    assert_eq!(std::fs::read_to_string(directory.path().join(CA)).unwrap(), "a");
+    assert!(!left.exists());
+}
+
+#[test]
 fn both_files_are_written_for_all_to_read() {
     let directory = tempfile::tempdir().unwrap();
     let trust = Trust { ca: "a".into(), bundle: "b".into(), notes: Vec::new() };

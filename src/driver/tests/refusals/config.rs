@@ -36,6 +36,11 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
         ("proxy_pod.proxy_uid", "[proxy_pod]\nproxy_uid = -1".into(), "[proxy_pod]\nproxy_uid = 1001".into()),
         ("proxy_pod.affinity", "[proxy_pod]\naffinity = \"yes\"".into(), "[proxy_pod]\naffinity = \"required\"".into()),
         ("proxy_pod.dns_peers", "[proxy_pod]\ndns_peers = []".into(), "[proxy_pod]\ndns_peers = [{}]".into()),
+        (
+            "proxy_pod.canaries[1]",
+            "[proxy_pod]\ncanaries = [\"a:1\", \"b\"]".into(),
+            "[proxy_pod]\ncanaries = [\"a:1\", \"[::1]:2\"]".into(),
+        ),
         ("proxy_pod.gateway_peers", "[proxy_pod]\ngateway_peers = []".into(), "[proxy_pod]\n".into()),
         (
             "proxy_pod.dns_peers[0].port",

@@ -2,7 +2,7 @@
 
 use super::{LEAST, problems_together, refused};
 use crate::driver::tests::{ID, LOCAL, PLATFORM, SANDBOX, cluster, config, sandbox};
-use crate::driver::{Cluster, DriverConfig, SandboxSpec, Topology};
+use crate::driver::{AttestationKey, Cluster, DriverConfig, SandboxSpec, Topology};
 
 #[test]
 fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
@@ -26,7 +26,9 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
     let (kata, gvisor) = (class("kata-qemu"), class("gvisor"));
     let none = Cluster::default();
     let (no_gpu, some_gpu) = (gpus(false), gpus(true));
+    let short = Cluster { attestation_key: Some(AttestationKey("k".repeat(31))), ..cluster(None) };
     let orphan = Cluster { sandbox_uid: Some("u".into()), ..cluster(None) };
+    let controls = "platform_network.controls = [\"example.com:443\"]";
     let relaxed = "process_binary_aware_network_policy = false\n";
     let cases: Vec<Case<'_>> = vec![
         (
@@ -82,6 +84,11 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
             (with("topology = \"proxy-pod\""), &least, &none),
             (with("topology = \"sidecar\""), &least, &none),
         ),
+        (
+            "attestation_key",
+            (with("topology = \"proxy-pod\""), &least, &short),
+            (with("topology = \"proxy-pod\""), &least, &usual),
+        ),
         ("sandbox_api", (with(""), &least, &orphan), (with(""), &least, &usual)),
         (
             "proxy_auth_secret_name",
@@ -107,6 +114,12 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
             "platform_network.egress",
             (with("network_enforcement = \"platform\""), &least, &usual),
             (with(PLATFORM), &least, &usual),
+        ),
+        (
+            "platform_network.controls",
+            (with(&PLATFORM.replace(controls, "")), &least, &usual),
+            // The corporate proxy is one.
+            (with(&PLATFORM.replace(controls, "https_proxy = \"http://p:80\"")), &least, &usual),
         ),
         ("driver_config.pod.runtime_class_name", (with(PLATFORM), &gvisor, &usual), (with(PLATFORM), &kata, &usual)),
         (

@@ -1,0 +1,630 @@
+//! Promises 29.x: a proxy in a pod of its own. The machine is the proxy's pod here, the origin is what lies beyond, and the
+//! agent's pod is a namespace that reaches the machine and nothing else.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use openshell_supervisor::attest::{Attested, Key, Session, Statement, open};
+use openshell_supervisor::attribution::{Executable, Program};
+
+use crate::sidecar::web;
+use crate::trust::operators_ca;
+use crate::world::{Daemon, ORIGIN_V4, Outcome, PATIENCE, World, eventually, supervisor};
+
+/// User and group of the workload and its supervisor.
+const SANDBOX: u32 = 4242;
+/// User and group of the proxy.
+const PROXY: u32 = 1337;
+
+/// The proxy's pod as the agent's sees it, and the agent's own address.
+const PROXY_V4: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
+const AGENT_V4: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
+
+/// The name of the proxy's Service.
+const SERVICE: &str = "proxy.sandbox.svc";
+
+/// curl may reach the page, and no other program.
+const POLICY: &str = "\
+version: 1
+filesystem_policy: {include_workdir: true, read_only: [/usr, /lib, /etc]}
+network_policies:
+  test:
+    endpoints: [{host: api.example.com, port: 80}]
+    binaries: [{path: /usr/bin/curl}]
+";
+
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().expect("ip (package iproute2)");
+    assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The two pods of a sandbox.
+struct Pods<'w> {
+    world: &'w World,
+    agent: String,
+    ca: [PathBuf; 2],
+    key: PathBuf,
+}
+
+impl<'w> Pods<'w> {
+    fn new(world: &'w World) -> Self {
+        let agent = format!("{}a", world.machine());
+        ip(&["netns", "add", &agent]);
+        ip(&["-n", &agent, "link", "set", "lo", "up"]);
+        ip(&[
+            "link",
+            "add",
+            "eth0",
+            "netns",
+            &agent,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "agent0",
+            "netns",
+            world.machine(),
+        ]);
+        for (namespace, device, address) in [(agent.as_str(), "eth0", AGENT_V4), (world.machine(), "agent0", PROXY_V4)]
+        {
+            ip(&["-n", namespace, "address", "add", &format!("{address}/24"), "dev", device]);
+            ip(&["-n", namespace, "link", "set", device, "up"]);
+        }
+        ip(&["-n", &agent, "route", "add", "default", "via", &PROXY_V4.to_string()]);
+        let etc = PathBuf::from("/etc/netns").join(&agent);
+        fs::create_dir_all(&etc).expect("netns etc");
+        fs::write(
+            etc.join("hosts"),
+            format!("127.0.0.1 localhost\n{PROXY_V4} {SERVICE}\n{ORIGIN_V4} canary.example\n"),
+        )
+        .expect("hosts");
+        fs::write(etc.join("resolv.conf"), "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+            .expect("resolv.conf");
+        let ca = operators_ca(world).0;
+        chown(&ca[1], Some(PROXY), Some(PROXY)).expect("chown");
+        // As a Secret is mounted for the group of each pod.
+        let secret = world.directory().join("secret");
+        fs::create_dir(&secret).expect("mkdir");
+        let key = secret.join("key");
+        fs::write(&key, [0x5a; 32]).expect("write");
+        Self { world, agent, ca, key }
+    }
+
+    /// A program of a container of the agent's pod, as its first process, as a runtime starts it.
+    fn container(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.agent, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["setpriv", "--reuid", &SANDBOX.to_string(), "--regid", &SANDBOX.to_string(), "--clear-groups"]);
+        command.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]).arg(program);
+        command.current_dir("/").stdin(Stdio::null()).env_remove("OPENSHELL_LOG_LEVEL");
+        command.env("OPENSHELL_PROXY_URL", format!("http://{SERVICE}:3128"));
+        command
+    }
+
+    /// `process`, with a key or without, up to its workload.
+    fn process(&self, keyed: bool, flags: &[&str]) -> Command {
+        self.process_under(POLICY, keyed, flags)
+    }
+
+    fn process_under(&self, policy: &str, keyed: bool, flags: &[&str]) -> Command {
+        let mut command = self.container(supervisor());
+        command.args(["--mode=process", "--remote-proxy", "--fence=elsewhere", "--workdir=/tmp", "--policy"]);
+        command.arg(self.world.file("policy.yaml", policy));
+        if keyed {
+            chown(&self.key, Some(0), Some(SANDBOX)).expect("chown");
+            fs::set_permissions(&self.key, fs::Permissions::from_mode(0o440)).expect("chmod");
+            command.arg("--attestation-key").arg(&self.key);
+        }
+        command.args(flags).arg("--").stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// The workload's end, run to its own.
+    fn run(&self, keyed: bool, flags: &[&str], script: &str) -> Outcome {
+        let mut command = self.process(keyed, flags);
+        command.args(["/bin/sh", "-c", script]);
+        finished(Daemon::spawn(command))
+    }
+
+    /// `network` in its pod, up to more flags.
+    fn network_command(&self, flags: &[&str]) -> Command {
+        let mut command = self.world.machine_program("setpriv");
+        command.args(["--reuid", &PROXY.to_string(), "--regid", &PROXY.to_string(), "--clear-groups"]);
+        command.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]).arg(supervisor());
+        command.args(["network", "--bind", "0.0.0.0:3128", "--ca-cert"]).arg(&self.ca[0]);
+        command.arg("--ca-key").arg(&self.ca[1]).args(flags);
+        command.current_dir("/").stdin(Stdio::null()).env_remove("OPENSHELL_LOG_LEVEL");
+        command
+    }
+
+    /// The same, serving under [`POLICY`].
+    fn network(&self, keyed: bool) -> Daemon {
+        let policy = self.world.file("network.yaml", POLICY);
+        // The same Secret, as the proxy's pod has it.
+        let key = self.world.directory().join("proxy-key");
+        fs::copy(&self.key, &key).expect("copy");
+        chown(&key, Some(0), Some(PROXY)).expect("chown");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o440)).expect("chmod");
+        let identity = if keyed {
+            vec!["--attestation-key", key.to_str().expect("UTF-8")]
+        } else {
+            vec!["--binary-identity=relaxed"]
+        };
+        let mut flags = vec!["--admin-bind", "127.0.0.1:9090", "--policy", policy.to_str().expect("UTF-8")];
+        flags.extend(identity);
+        let mut command = self.network_command(&flags);
+        command.stderr(Stdio::piped());
+        let daemon = Daemon::spawn(command);
+        self.reachable();
+        daemon
+    }
+
+    fn reachable(&self) {
+        eventually("the proxy listens", || self.world.in_machine(|| TcpStream::connect((PROXY_V4, 3128)).is_ok()));
+    }
+}
+
+impl Drop for Pods<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.agent]).status();
+        let _ = fs::remove_dir_all(PathBuf::from("/etc/netns").join(&self.agent));
+    }
+}
+
+fn finished(mut daemon: Daemon) -> Outcome {
+    let started = std::time::Instant::now();
+    let status = daemon.wait_within(PATIENCE).expect("its end");
+    let mut outcome =
+        Outcome { code: status.code(), stdout: String::new(), stderr: String::new(), took: started.elapsed() };
+    daemon.child().stdout.take().expect("piped").read_to_string(&mut outcome.stdout).expect("stdout");
+    daemon.child().stderr.take().expect("piped").read_to_string(&mut outcome.stderr).expect("stderr");
+    outcome
+}
+
+/// Ends a daemon and returns what it told.
+fn told(mut daemon: Daemon) -> String {
+    let children = format!("/proc/{0}/task/{0}/children", daemon.pid());
+    let child = fs::read_to_string(children).unwrap_or_default().trim().parse().unwrap_or(daemon.pid());
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), Signal::SIGTERM).expect("kill");
+    daemon.wait_within(PATIENCE).expect("its end");
+    let mut text = String::new();
+    daemon.child().stderr.take().expect("piped").read_to_string(&mut text).expect("stderr");
+    text
+}
+
+/// Lines of a daemon's output, as they come.
+fn lines(daemon: &mut Daemon) -> Receiver<String> {
+    let output = daemon.child().stdout.take().expect("piped");
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    receiver
+}
+
+/// Waits for a line that says this.
+#[track_caller]
+fn until(lines: &Receiver<String>, words: &str) -> String {
+    let mut heard = Vec::new();
+    while let Ok(line) = lines.recv_timeout(Duration::from_secs(20)) {
+        if line.contains(words) {
+            return line;
+        }
+        heard.push(line);
+    }
+    panic!("never heard {words:?}: {heard:?}");
+}
+
+const CURL: &str = "curl -sS -o /dev/null -w '%{http_code}\\n' http://api.example.com/";
+
+#[test]
+fn two_pods_are_one_sandbox() {
+    let world = World::new();
+    let _web = web(&world);
+    let pods = Pods::new(&world);
+    let network = pods.network(true);
+    let script = "curl -sS http://api.example.com/; echo; curl -sS http://other.example.com/; \
+                  python3 -c 'import urllib.request as u; print(u.urlopen(\"http://api.example.com/\").status)' 2>&1 | tail -1; \
+                  python3 -c 'import urllib.request as u, urllib.error as e\ntry: u.urlopen(\"http://api.example.com/\")\n\
+                  except e.HTTPError as x: print(x.read().decode())'; \
+                  grep -E '^(NoNewPrivs|Seccomp|Cap|Uid|Gid)' /proc/self/status; ls /var/tmp 2>&1; \
+                  python3 -c 'import socket as s\nfor k in (s.SOCK_DGRAM, s.SOCK_RAW):\n  try: s.socket(s.AF_INET, k)\n  \
+                  except OSError as x: print(\"errno\", x.errno)'; echo $https_proxy; exit 7";
+    let outcome = pods.run(true, &[], script).expect(7);
+    let text = &outcome.stdout;
+    for expected in [
+        "reached",
+        // Denied by destination, readable; denied by program, named with what started it.
+        "no policy entry allows other.example.com:80",
+        "HTTP Error 403",
+        "may not reach api.example.com:80: entry test allows /usr/bin/curl",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "Uid:\t4242\t4242\t4242\t4242",
+        "'/var/tmp': Permission denied",
+        "errno 1\nerrno 1\n",
+        "http://127.0.0.1:3128",
+    ] {
+        assert!(text.contains(expected), "{expected}: {outcome:?}");
+    }
+    let told = told(network);
+    assert!(told.contains("python3") && told.contains("/usr/bin/"), "{told}");
+    // Control: in a sandbox that attests nothing and asks for nothing programs are all the same.
+    let _network = pods.network(false);
+    let script = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://api.example.com/\").status)'";
+    assert_eq!(pods.run(false, &[], script).expect(0).stdout, "200\n");
+}
+
+#[test]
+fn who_dials_the_proxy_itself_is_nobody_in_particular() {
+    let world = World::new();
+    let _web = web(&world);
+    let pods = Pods::new(&world);
+    let network = pods.network(true);
+    let script = format!("curl -sS -x http://{PROXY_V4}:3128 http://api.example.com/; {CURL}");
+    let outcome = pods.run(true, &[], &script).expect(0);
+    assert!(outcome.stdout.contains("carries no attestation"), "{outcome:?}");
+    assert!(outcome.stdout.contains("connect through http://127.0.0.1:3128"), "{outcome:?}");
+    // Control: the same program the other way.
+    assert!(outcome.stdout.ends_with("200\n"), "{outcome:?}");
+    assert!(told(network).contains("carries no attestation"));
+}
+
+/// A session as `process` opens one, by the library, and the connection that it lives by.
+fn session(key: &Key) -> (Session, TcpStream) {
+    let stream = TcpStream::connect((PROXY_V4, 3128)).expect("connect");
+    stream.set_nonblocking(true).expect("non-blocking");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (session, stream) = runtime.block_on(async {
+        let mut stream = tokio::net::TcpStream::from_std(stream).expect("a stream");
+        let session = open(&mut stream, key).await.expect("a session");
+        (session, stream.into_std().expect("a stream"))
+    });
+    (session, stream)
+}
+
+/// What the proxy answers to these bytes.
+fn answer(bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(SocketAddr::from((PROXY_V4, 3128))).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+    let _ = stream.write_all(bytes);
+    let mut answer = [0; 4096];
+    // Closed and reset are both no answer.
+    let count = stream.read(&mut answer).unwrap_or(0);
+    String::from_utf8_lossy(&answer[..count]).into_owned()
+}
+
+#[test]
+fn a_forged_or_replayed_statement_is_refused_and_the_genuine_one_passes() {
+    let world = World::new();
+    let _web = web(&world);
+    let pods = Pods::new(&world);
+    let network = pods.network(true);
+    let key = Key::read(&pods.key).expect("the key");
+    let (genuine, forged) = world.in_machine(move || {
+        let (session, _keep) = session(&key);
+        let executable = Executable { path: "/usr/bin/curl".into(), sha256: [1; 32] };
+        let attested = Attested { program: Program { executable, ancestors: Arc::from([]) }, pid: 7, uid: SANDBOX };
+        let request = b"CONNECT api.example.com:80 HTTP/1.1\r\nHost: api.example.com:80\r\n\r\n";
+        let message = || [session.preface(&Statement::Program(attested.clone())), request.to_vec()].concat();
+        let mut forged = Vec::new();
+        // One bit of the program's path, one of the code.
+        let length = message().len();
+        for at in [90, length - request.len() - 1] {
+            let mut bytes = message();
+            bytes[at] ^= 1;
+            forged.push(answer(&bytes));
+        }
+        let once = message();
+        let genuine = answer(&once);
+        forged.push(answer(&once));
+        (genuine, forged)
+    });
+    assert!(genuine.starts_with("HTTP/1.1 200 "), "{genuine:?}");
+    assert_eq!(forged, ["", "", ""]);
+    let metrics = world.in_machine(|| {
+        let mut stream = TcpStream::connect(("127.0.0.1", 9090)).expect("the admin listener");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("write");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("read");
+        text
+    });
+    assert!(metrics.contains("openshell_attestations_refused_total 3"), "{metrics}");
+    assert!(told(network).contains("attestation-refused"));
+}
+
+#[test]
+fn a_proxy_that_comes_back_is_used_again_and_the_workload_lives_on() {
+    let world = World::new();
+    let _web = web(&world);
+    let pods = Pods::new(&world);
+    for keyed in [true, false] {
+        let network = pods.network(keyed);
+        let mut command = pods.process(keyed, &[]);
+        command.args(["/bin/sh", "-c", &format!("while :; do {CURL}; sleep 0.05; done")]).stderr(Stdio::null());
+        let mut process = Daemon::spawn(command);
+        let lines = lines(&mut process);
+        until(&lines, "200");
+        drop(network);
+        until(&lines, "502");
+        let network = pods.network(keyed);
+        until(&lines, "200");
+        // Once more, at once: between two requests nobody sees it go.
+        drop(network);
+        let _network = pods.network(keyed);
+        until(&lines, "200");
+        assert!(process.wait_within(Duration::ZERO).is_none());
+    }
+    // What is told meanwhile can be acted upon.
+    let outcome = pods.run(true, &[], "curl -sS http://api.example.com/");
+    assert!(outcome.stdout.contains("proxy_unavailable") && outcome.stdout.contains("try again"), "{outcome:?}");
+}
+
+/// Tries every way to the supervisor's secrets, and prints what each comes to.
+const THIEF: &str = r#"
+import ctypes, os, sys
+def attempt(name, act):
+    try: act(); print(name, "SUCCEEDED")
+    except OSError as error: print(name, "refused", error.errno)
+libc = ctypes.CDLL(None, use_errno=True)
+def call(value):
+    if value == -1: raise OSError(ctypes.get_errno(), "")
+def whole(path):
+    with open(path, "rb") as file: file.read(1)
+key, pid = sys.argv[1], sys.argv[2]
+attempt("key", lambda: whole(key))
+attempt("root", lambda: whole(f"/proc/self/root{key}"))
+attempt("its-root", lambda: whole(f"/proc/{pid}/root{key}"))
+attempt("mem", lambda: whole(f"/proc/{pid}/mem"))
+attempt("maps", lambda: whole(f"/proc/{pid}/maps"))
+attempt("environ", lambda: whole(f"/proc/{pid}/environ"))
+attempt("fd", lambda: os.listdir(f"/proc/{pid}/fd"))
+attempt("ptrace", lambda: call(libc.ptrace(16, int(pid), None, None)))
+attempt("vm", lambda: call(libc.process_vm_readv(int(pid), None, 0, None, 0, 0)))
+"#;
+
+#[test]
+fn the_key_stays_the_supervisors() {
+    let world = World::new();
+    let pods = Pods::new(&world);
+    let script = format!("python3 -c '{}' {} 1", THIEF.replace('\'', "\""), pods.key.display());
+    let outcome = pods.run(true, &[], &script).expect(0);
+    assert_eq!(outcome.stdout.lines().count(), 9, "{outcome:?}");
+    assert!(!outcome.stdout.contains("SUCCEEDED"), "{outcome:?}");
+    // Control: the same user, without the confinement and against a process that does not hide, gets all of it.
+    let mut command = pods.container("/bin/sh");
+    command
+        .args(["-c", &format!("sleep 60 & {}", script.replace(" 1", " $!"))])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let outcome = finished(Daemon::spawn(command));
+    for taken in ["key", "root", "its-root", "maps", "environ", "fd"] {
+        assert!(outcome.stdout.contains(&format!("{taken} SUCCEEDED")), "{taken}: {outcome:?}");
+    }
+}
+
+#[test]
+fn what_would_give_the_key_away_ends_the_start() {
+    let world = World::new();
+    let pods = Pods::new(&world);
+    let refused = |policy: &str, flags: &[&str], words: &str, code: i32| {
+        let mut command = pods.process_under(policy, !flags.contains(&"--attestation-key"), flags);
+        command.arg("/bin/true");
+        let outcome = finished(Daemon::spawn(command));
+        assert!(outcome.code == Some(code) && outcome.stderr.contains(words), "{words}: {outcome:?}");
+    };
+    let granted =
+        POLICY.replace("/usr, /lib", &format!("{}, /usr, /lib", pods.key.parent().expect("a directory").display()));
+    refused(&granted, &[], "could read the secret", 125);
+    let short = world.file("short", [1; 31]);
+    refused(POLICY, &["--attestation-key", short.to_str().expect("UTF-8")], "31 bytes, expected 32", 125);
+    refused(POLICY, &["--attestation-key", "/nonexistent"], "mount the sandbox's attestation key", 125);
+    // Whom it belongs to does not matter, since the workload is the same user, but a policy that it could rewrite does.
+    let mut command = pods.container(supervisor());
+    let writable = world.file("writable.yaml", POLICY);
+    chown(&writable, Some(SANDBOX), Some(SANDBOX)).expect("chown");
+    command
+        .args(["process", "--remote-proxy", "--fence=elsewhere", "--policy"])
+        .arg(&writable)
+        .args(["--", "/bin/true"]);
+    let outcome = finished(Daemon::spawn({
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }));
+    // Landlock closes it for writing, but not for chmod(2), which its owner can.
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("could rewrite"), "{outcome:?}");
+    // Control: where nothing is given away, it starts.
+    let mut command = pods.process(true, &[]);
+    command.args(["/bin/echo", "launched"]);
+    assert!(finished(Daemon::spawn(command)).expect(0).stdout.contains("launched"));
+}
+
+#[test]
+fn strangers_are_served_only_where_it_is_said_who_they_may_be() {
+    let world = World::new();
+    let pods = Pods::new(&world);
+    let refused = |mut command: Command, words: &str| {
+        let outcome = finished(Daemon::spawn({
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+        }));
+        assert!(outcome.code == Some(2) && outcome.stderr.contains(words), "{words}: {outcome:?}");
+    };
+    refused(pods.network_command(&[]), "--attestation-key with it");
+    refused(pods.network_command(&["--attestation-key", "x", "--binary-identity=relaxed"]), "drop one of the two");
+    let mut bare = world.machine_program(supervisor());
+    bare.args(["network", "--bind", "0.0.0.0:3128", "--binary-identity=relaxed"]);
+    refused(bare, "--ca-cert and --ca-key with it");
+    let mut nowhere = pods.container(supervisor());
+    nowhere.env_remove("OPENSHELL_PROXY_URL").args(["process", "--remote-proxy", "--", "/bin/true"]);
+    refused(nowhere, "neither says where the proxy is");
+    // Control: with either of the two it serves.
+    drop(pods.network(true));
+    drop(pods.network(false));
+}
+
+#[test]
+fn strict_landlock_leaves_the_workload_the_proxys_port_alone() {
+    let world = World::new();
+    let _web = web(&world);
+    let pods = Pods::new(&world);
+    let _network = pods.network(true);
+    let script = format!(
+        "python3 -m http.server 8000 >/dev/null 2>&1 & {CURL}; python3 -c 'import socket, time\ntime.sleep(1)\n\
+         try: socket.create_connection((\"127.0.0.1\", 8000)); print(\"connected\")\nexcept OSError as x: print(\"errno\", x.errno)'; \
+         kill $!"
+    );
+    assert_eq!(pods.run(true, &["--landlock-net=strict"], &script).stdout, "200\nerrno 13\n");
+    // Control: without it the workload's own servers are within its reach.
+    assert_eq!(pods.run(true, &[], &script).stdout, "200\nconnected\n");
+}
+
+#[test]
+fn a_network_policy_is_proven_and_its_absence_is_told() {
+    let world = World::new();
+    let pods = Pods::new(&world);
+    let _network = pods.network(true);
+    // What lies beyond the proxy's pod is routed through it, as by a node; rules there are the cluster's.
+    world.in_machine(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1")).expect("forwarding");
+    world.route_from_origin("10.98.0.0/24", crate::world::MACHINE_V4.into());
+    let _canary = world.listen(ORIGIN_V4, 6443);
+    let nft = |rules: &[&str]| {
+        for rule in rules {
+            let done = world.machine_program("nft").arg(rule).status().expect("nft (package nftables)");
+            assert!(done.success(), "{rule}");
+        }
+    };
+    let verify = |flags: &[&str], timeout: &str| {
+        let mut command = pods.container(supervisor());
+        command.env("KUBERNETES_SERVICE_HOST", ORIGIN_V4.to_string()).env("KUBERNETES_SERVICE_PORT", "6443");
+        command.args(["verify-fence", "--network-policy", "--timeout", timeout]).args(flags);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Daemon::spawn(command)
+    };
+    let proxy = format!("{SERVICE}:3128");
+    let control = ["--control", proxy.as_str()];
+    let told = |flags: &[&str], code: i32, words: &str| {
+        let outcome = finished(verify(flags, "0.2"));
+        assert!(outcome.code == Some(code) && outcome.stderr.contains(words), "{words}: {outcome:?}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    };
+    // No policy, and nothing to compare with.
+    told(&control, 1, "10.99.0.2:6443 accepted a connection: no NetworkPolicy keeps this pod from it");
+    told(&[], 1, "name what the policy allows");
+    told(&["--api-server-allowed", control[0], control[1]], 1, "nothing that the policy must cut off");
+    // It waits for a policy that comes late; one that drops, and one that rejects, as kube-router's.
+    let waiting = verify(&control, "30");
+    std::thread::sleep(Duration::from_millis(300));
+    nft(&[
+        "add table ip policy",
+        "add chain ip policy forward { type filter hook forward priority 0; }",
+        "add rule ip policy forward ip saddr 10.98.0.2 drop",
+    ]);
+    let outcome = finished(waiting).expect(0);
+    assert!(outcome.stderr.contains("stays silent") && outcome.stderr.contains("can be reached"), "{outcome:?}");
+    for reject in ["icmp port-unreachable", "icmp admin-prohibited"] {
+        nft(&[
+            "flush chain ip policy forward",
+            &format!("add rule ip policy forward ip saddr 10.98.0.2 reject with {reject}"),
+        ]);
+        told(&control, 0, "is prohibited by 10.98.0.1");
+    }
+    // A reset may be anybody's; a canary that nobody serves, or that has no address, is none.
+    nft(&[
+        "flush chain ip policy forward",
+        "add rule ip policy forward ip saddr 10.98.0.2 meta l4proto tcp reject with tcp reset",
+    ]);
+    told(&control, 1, "answered by a reset");
+    nft(&["flush chain ip policy forward", "add rule ip policy forward ip saddr 10.98.0.2 drop"]);
+    told(
+        &[control[0], control[1], "--canary", "canary.example:6443"],
+        0,
+        "canary.example:6443 (10.99.0.2:6443 stays silent)",
+    );
+    told(&[control[0], control[1], "--canary", "10.98.0.1:1"], 1, "10.98.0.1:1 answered by a reset");
+    // Where nothing at all can be reached nothing is proven.
+    nft(&[
+        "add chain ip policy input { type filter hook input priority 0; }",
+        "add rule ip policy input ip saddr 10.98.0.2 drop",
+    ]);
+    told(&control, 1, "as long as it cannot be reached nothing is proven");
+}
+
+#[test]
+fn whom_to_trust_is_installed_without_privilege_and_reaches_the_workload() {
+    let world = World::new();
+    let pods = Pods::new(&world);
+    let volume = world.directory().join("tls");
+    fs::create_dir(&volume).expect("mkdir");
+    let trust = |certificate: &PathBuf| {
+        let mut command = pods.container(supervisor());
+        command.arg("trust").arg(certificate).arg(&volume).stdout(Stdio::piped()).stderr(Stdio::piped());
+        finished(Daemon::spawn(command))
+    };
+    // A volume of somebody else's is told; so is a file that is no certificate.
+    let outcome = trust(&pods.ca[0]);
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("fsGroup"), "{outcome:?}");
+    chown(&volume, Some(SANDBOX), Some(SANDBOX)).expect("chown");
+    let outcome = trust(&world.file("no.pem", "nothing"));
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("no certificate in it"), "{outcome:?}");
+    for _ in 0..2 {
+        trust(&pods.ca[0]).expect(0);
+    }
+    let pem = fs::read_to_string(&pods.ca[0]).expect("the CA");
+    for file in ["ca.pem", "bundle.pem"] {
+        assert!(fs::read_to_string(volume.join(file)).expect(file).starts_with(pem.trim_end()), "{file}");
+    }
+    let mut command = pods.process(false, &["--trust-dir", volume.to_str().expect("UTF-8")]);
+    command.args(["/bin/sh", "-c", "head -1 $SSL_CERT_FILE; echo $NODE_EXTRA_CA_CERTS; echo x >> $SSL_CERT_FILE"]);
+    let outcome = finished(Daemon::spawn(command));
+    assert!(outcome.stdout.starts_with("-----BEGIN CERTIFICATE-----"), "{outcome:?}");
+    assert!(outcome.stdout.contains("tls/ca.pem") && outcome.stderr.contains("Permission denied"), "{outcome:?}");
+    // Control: without the directory the workload is told nothing, and the operator is.
+    let outcome = pods.run(false, &["--trust-dir", "/nonexistent"], "echo \"[$SSL_CERT_FILE]\"");
+    assert!(outcome.stdout.contains("[]") && outcome.stderr.contains("the role `trust` writes it"), "{outcome:?}");
+}
+
+#[test]
+fn a_workspace_is_seeded_once_and_whole() {
+    let world = World::new();
+    let pods = Pods::new(&world);
+    let [image, volume] = ["image", "volume"].map(|name| world.directory().join(name));
+    fs::create_dir_all(image.join("src")).expect("mkdir");
+    fs::write(image.join("src/main.py"), "print()").expect("write");
+    fs::write(image.join("secret"), "x").expect("write");
+    fs::set_permissions(image.join("secret"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    fs::create_dir(&volume).expect("mkdir");
+    let seed = || {
+        let mut command = pods.container(supervisor());
+        command.arg("workspace").args([&image, &volume]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        finished(Daemon::spawn(command))
+    };
+    let outcome = seed();
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("fsGroup"), "{outcome:?}");
+    chown(&volume, Some(SANDBOX), Some(SANDBOX)).expect("chown");
+    // As a copy that was killed leaves it.
+    fs::create_dir(volume.join(".openshell-workspace-seeding")).expect("mkdir");
+    fs::write(volume.join(".openshell-workspace-seeding/1"), "pri").expect("write");
+    for left in [".openshell-workspace-seeding", ".openshell-workspace-seeding/1"] {
+        chown(volume.join(left), Some(SANDBOX), Some(SANDBOX)).expect("chown");
+    }
+    let outcome = seed().expect(0);
+    // What this user may not read in the image is told.
+    assert!(outcome.stderr.contains("image/secret is left out"), "{outcome:?}");
+    assert_eq!(fs::read_to_string(volume.join("src/main.py")).expect("the file"), "print()");
+    fs::write(volume.join("src/main.py"), "mine").expect("write");
+    fs::write(image.join("later"), "x").expect("write");
+    assert!(seed().expect(0).stderr.contains("seeded already"));
+    assert_eq!(fs::read_to_string(volume.join("src/main.py")).expect("the file"), "mine");
+    assert!(!volume.join("later").exists());
+}
