@@ -1,5 +1,5 @@
 //! What it costs to render a sandbox in process: reading its description, checking it, its objects, and their YAML; then
-//! 10,000 sandboxes one after another, on one core.
+//! 10,000 sandboxes one after another. The bars are for a core of one's own, so they are held against processor time.
 //!
 //! `cargo bench --bench render [-- QUICK]`
 
@@ -7,7 +7,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use openshell_supervisor::driver::{
-    Cluster, DriverConfig, NetworkEnforcement, ProxyCa, SandboxApi, SandboxSpec, Topology, render, to_yaml,
+    AttestationKey, Cluster, DriverConfig, NetworkEnforcement, ProxyCa, SandboxApi, SandboxSpec, Topology, render,
+    to_yaml,
 };
 
 /// At most this for a sandbox.
@@ -26,6 +27,7 @@ https_proxy = \"http://proxy.corp.example:8080\"
 image_pull_secrets = [\"registry\"]
 host_gateway_ip = \"192.0.2.1\"
 platform_network.egress = [{cidr = \"0.0.0.0/0\", except = [\"10.0.0.0/8\"], ports = [80, 443]}]
+platform_network.controls = [\"example.com:443\"]
 proxy_pod.affinity = \"preferred\"
 ";
 
@@ -62,9 +64,15 @@ fn verdict(met: bool) -> &'static str {
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "QUICK");
-    let (runs, many) = if quick { (50, MANY / 20) } else { (1000, MANY) };
+    let (runs, many) = if quick { (50, MANY / 20) } else { (1000_u32, MANY) };
     let ca = ProxyCa { certificate: "certificate\n".repeat(12), key: "key\n".repeat(4) };
-    let cluster = Cluster { sandbox_api: Some(SandboxApi::V1Beta1), proxy_ca: Some(ca), ..Cluster::default() };
+    let key = AttestationKey("k".repeat(AttestationKey::LEAST));
+    let cluster = Cluster {
+        sandbox_api: Some(SandboxApi::V1Beta1),
+        proxy_ca: Some(ca),
+        attestation_key: Some(key),
+        ..Cluster::default()
+    };
     let base = DriverConfig::from_toml(CONFIG).unwrap_or_else(|errors| panic!("{errors}"));
     let mut configs: Vec<(&str, DriverConfig)> =
         Topology::ALL.map(|(name, topology)| (name, DriverConfig { topology, ..base.clone() })).into();
@@ -75,38 +83,43 @@ fn main() {
         DriverConfig { network_enforcement, provider_spiffe_workload_api_socket_path, ..base.clone() },
     ));
 
-    println!("{:<20} {:>10} {:>10} {:>8}   bar {:.1} ms", "a sandbox [ms]", "median", "best", "bytes", millis(BAR));
+    println!("{:<20} {:>8} {:>8} {:>8}   bar {:.1} ms", "a sandbox [ms]", "mean", "best", "bytes", millis(BAR));
     for (name, config) in &configs {
-        let mut bytes = 0;
-        let mut times: Vec<Duration> = (0..runs)
-            .map(|_| {
-                let begun = Instant::now();
-                bytes = one(config, &cluster, SANDBOX);
-                begun.elapsed()
-            })
-            .collect();
-        times.sort_unstable();
-        let median = times[runs / 2];
-        let (median_ms, best_ms) = (millis(median), millis(times[0]));
-        println!("{name:<20} {median_ms:>10.3} {best_ms:>10.3} {bytes:>8}   {}", verdict(median <= BAR));
+        let (mut bytes, mut best) = (0, Duration::MAX);
+        let before = on_processor();
+        for _ in 0..runs {
+            let begun = Instant::now();
+            bytes = one(config, &cluster, SANDBOX);
+            best = best.min(begun.elapsed());
+        }
+        let mean = (on_processor() - before) / runs;
+        println!("{name:<20} {:>8.3} {:>8.3} {bytes:>8}   {}", millis(mean), millis(best), verdict(mean <= BAR));
     }
 
     let descriptions: Vec<String> =
         (0..many).map(|number| SANDBOX.replace("6f1c2a34", &format!("{number:08x}"))).collect();
-    let begun = Instant::now();
+    let (begun, before) = (Instant::now(), on_processor());
     let mut bytes = 0;
     for (number, description) in descriptions.iter().enumerate() {
         bytes += one(&configs[number % configs.len()].1, &cluster, description);
     }
-    let took = begun.elapsed();
+    let (took, wall) = (on_processor() - before, begun.elapsed());
     let bar = BAR_OF_MANY.mul_f64(many as f64 / MANY as f64);
     println!(
-        "{many} sandboxes of all topologies: {:.2} s, {:.0} MB; bar {:.1} s   {}",
+        "{many} sandboxes of all topologies: {:.2} s of a processor, {:.2} s by the clock, {:.0} MB; bar {:.1} s   {}",
         took.as_secs_f64(),
+        wall.as_secs_f64(),
         bytes as f64 / 1e6,
         bar.as_secs_f64(),
         verdict(took <= bar)
     );
+}
+
+/// How long this thread has run (proc_pid_schedstat, scheduler's statistics in the kernel's documentation).
+fn on_processor() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("/proc/thread-self/schedstat");
+    let nanoseconds = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    Duration::from_nanos(nanoseconds.expect("a number"))
 }
 
 fn millis(duration: Duration) -> f64 {

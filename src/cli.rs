@@ -669,6 +669,10 @@ pub struct Render {
     /// Private key of --proxy-ca-cert, in PKCS #8
     #[arg(long, value_name = "FILE", requires = "proxy_ca_cert", value_hint = ValueHint::FilePath)]
     pub proxy_ca_key: Option<PathBuf>,
+    /// Key by which the two pods of a proxy-pod sandbox know each other, at least 32 bytes of text; without one each call
+    /// makes another
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub attestation_key: Option<PathBuf>,
     /// How the objects are written
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     pub output: ObjectFormat,

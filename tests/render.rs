@@ -39,9 +39,10 @@ fn printed(output: &Output) -> String {
     text(&output.stdout)
 }
 
-/// A CA of the tests' own, by openssl: certificate and key in a directory.
-fn authority(directory: &Path) -> [String; 2] {
-    let [certificate, key] = ["ca.pem", "ca.key"].map(|name| directory.join(name).display().to_string());
+/// A CA of the tests' own, by openssl, and an attestation key: flags that give them, in files of a directory.
+fn secrets(directory: &Path) -> Vec<String> {
+    let [certificate, key, attestation] =
+        ["ca.pem", "ca.key", "key"].map(|name| directory.join(name).display().to_string());
     let subject =
         ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=test"];
     let uses = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign"];
@@ -49,7 +50,10 @@ fn authority(directory: &Path) -> [String; 2] {
     openssl.args(subject).args(uses).args(["-days", "2", "-out", &certificate, "-keyout", &key]);
     let output = openssl.output().expect("openssl, which .ci/run installs");
     assert!(output.status.success(), "{}", text(&output.stderr));
-    [certificate, key]
+    fs::write(&attestation, "0123456789abcdef".repeat(4)).expect("write");
+    ["--proxy-ca-cert", &certificate, "--proxy-ca-key", &key, "--attestation-key", &attestation]
+        .map(str::to_owned)
+        .into()
 }
 
 #[test]
@@ -68,11 +72,11 @@ fn the_pods_of_images_are_what_is_rendered() {
 #[test]
 fn the_same_inputs_give_the_same_bytes_in_either_form() {
     let directory = tempfile::tempdir().expect("a directory");
-    let [certificate, key] = authority(directory.path());
-    let given = ["--proxy-ca-cert", &certificate, "--proxy-ca-key", &key, "--topology"];
+    let secrets = secrets(directory.path());
+    let given: Vec<&str> = secrets.iter().map(String::as_str).chain(["--topology"]).collect();
     for topology in ALL {
         for more in [vec![], vec!["--sandbox-api", "v1beta1"], vec!["--sandbox-api", "v1alpha1", "--stopped"]] {
-            let arguments = [given.to_vec(), vec![topology], more].concat();
+            let arguments = [given.clone(), vec![topology], more].concat();
             let yaml = || printed(&render(&arguments));
             assert_eq!(yaml(), yaml());
             let documents: Vec<Value> = serde_saphyr::from_multiple(&yaml()).expect("YAML");
@@ -118,30 +122,39 @@ fn what_is_wrong_is_told_all_at_once_and_nothing_is_rendered() {
 }
 
 #[test]
-fn a_ca_that_is_not_given_is_made_and_that_is_said() {
+fn a_ca_and_a_key_that_are_not_given_are_made_and_that_is_said() {
+    const KEYS: [&str; 3] = ["openshell-ca.pem", "openshell-ca-key.pem", "key"];
     let made = || render(&["--topology", "proxy-pod"]);
     let (one, other) = (made(), made());
-    assert!(text(&one.stderr).contains("rendered again"), "{}", text(&one.stderr));
-    let secret = |output: &Output| {
+    assert_eq!(text(&one.stderr).matches("rendered again").count(), 2, "{}", text(&one.stderr));
+    let secrets = |output: &Output| {
         let documents: Vec<Value> = serde_saphyr::from_multiple(&printed(output)).expect("YAML");
-        let secret = documents.into_iter().find(|object| object["kind"] == "Secret").expect("a Secret");
-        ["openshell-ca.pem", "openshell-ca-key.pem"]
-            .map(|key| secret["stringData"][key].as_str().expect(key).to_owned())
+        let data: Vec<Value> = documents.iter().map(|object| object["stringData"].clone()).collect();
+        KEYS.map(|key| data.iter().find_map(|data| data[key].as_str()).expect(key).to_owned())
     };
-    assert_ne!(secret(&one), secret(&other));
-    // It is one that the role takes, and the same where it is given.
+    for (mine, theirs) in secrets(&one).iter().zip(secrets(&other)) {
+        assert_ne!(*mine, theirs);
+    }
+    // They are what the roles take, and the same where they are given.
     let directory = tempfile::tempdir().expect("a directory");
-    let [certificate, key] = ["ca.pem", "ca.key"].map(|name| directory.path().join(name).display().to_string());
-    let [pem, private] = secret(&one);
-    fs::write(&certificate, &pem).expect("write");
-    fs::write(&key, &private).expect("write");
-    let given = render(&["--topology", "proxy-pod", "--proxy-ca-cert", &certificate, "--proxy-ca-key", &key]);
-    assert_eq!((secret(&given), text(&given.stderr)), ([pem, private], String::new()));
+    let files = KEYS.map(|name| directory.path().join(name).display().to_string());
+    files.iter().zip(secrets(&one)).for_each(|(file, secret)| fs::write(file, secret).expect("write"));
+    let [certificate, key, attestation] = &files;
+    let flags = ["--proxy-ca-cert", certificate, "--proxy-ca-key", key, "--attestation-key", attestation];
+    let given = render(&[&["--topology", "proxy-pod"], &flags[..]].concat());
+    assert_eq!(text(&given.stderr), "");
     assert_eq!(text(&given.stdout), text(&one.stdout));
-    // Another one's key is refused here, and not by the proxy later.
-    fs::write(&key, &secret(&other)[1]).expect("write");
-    let refused = render(&["--topology", "proxy-pod", "--proxy-ca-cert", &certificate, "--proxy-ca-key", &key]);
-    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{}", text(&refused.stderr));
+    // Another one's key is refused here, and not by the proxy later; so is one that anybody could guess.
+    let foreign = secrets(&other)[1].clone();
+    for (file, wrong, expected) in [(key, foreign.as_str(), "not the key"), (attestation, "guess", "32 bytes")] {
+        let right = fs::read_to_string(file).expect("a file");
+        fs::write(file, wrong).expect("write");
+        let refused = render(&[&["--topology", "proxy-pod"], &flags[..]].concat());
+        let told = text(&refused.stderr);
+        assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{told}");
+        assert!(told.contains(expected) && !told.contains("guess"), "{told}");
+        fs::write(file, right).expect("write");
+    }
 }
 
 #[test]
@@ -176,6 +189,10 @@ fn explain_tells_what_each_topology_takes() {
     let levels: Vec<&str> =
         all.lines().find(|line| line.starts_with("Pod Security")).expect("levels").split_whitespace().collect();
     assert_eq!(levels[2..], ["privileged", "privileged", "privileged", "restricted"]);
+    // The guide shows it as it is.
+    let readme = fs::read_to_string(repository().join("README.md")).expect("README.md");
+    let table = all.split("\n\n").next().expect("a table");
+    assert!(readme.contains(&format!("```\n{table}\n```\n")), "README.md does not hold this table:\n{table}");
     let one = printed(&run(&["--explain", "--topology", "sidecar"]));
     assert!(one.contains("openshell-network-init (init)") && one.contains("NET_ADMIN"), "{one}");
     assert!(!one.contains("SETPCAP"), "{one}");

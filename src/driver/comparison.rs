@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::names::{annotation, container};
+use super::names::{annotation, companion, container};
 use super::object::Object;
 use super::pod_security::{self, Level};
 use super::privileges::{Row, privileges};
@@ -34,7 +34,10 @@ pub fn comparison(sets: &[(String, Vec<Object>)]) -> Comparison {
             (if read_only { "read-only" } else { "writable" }).to_owned()
         }),
         row("agent shares", |cost| list(cost.agent.iter().flat_map(|row| row.namespaces.iter()))),
-        row("agent reads secrets", |cost| list(cost.agent.iter().flat_map(|row| row.secrets.iter()))),
+        row("agent reads secrets", |cost| {
+            let secrets: Vec<String> = cost.agent.iter().flat_map(|row| row.secrets.iter()).map(short).collect();
+            list(secrets.iter())
+        }),
         row("needs of the cluster", |cost| list(cost.needs.iter())),
         row("Pod Security", |cost| cost.level.to_string()),
     ];
@@ -95,6 +98,15 @@ fn runs_as(row: &Row) -> String {
 fn list<'a>(items: impl Iterator<Item = &'a String>) -> String {
     let items: Vec<&str> = items.map(String::as_str).collect();
     if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+}
+
+/// A Secret of the sandbox's own without the sandbox's id.
+fn short(secret: &String) -> String {
+    let of = |prefix: &&&str| secret.strip_prefix(**prefix).is_some_and(|rest| rest.starts_with('-'));
+    [companion::ATTESTATION, companion::CA]
+        .iter()
+        .find(of)
+        .map_or_else(|| secret.clone(), |prefix| (*prefix).to_owned())
 }
 
 /// Columns of a cell, so that four topologies fit a screen; a word that is longer stands alone.

@@ -160,14 +160,14 @@ pub mod path {
     pub const TOKEN_DIRECTORY: &str = "/var/run/secrets/openshell";
     /// The volume of the workspace, while it is seeded from the image's.
     pub const WORKSPACE_SEED: &str = "/workspace-pvc";
-    /// Directory of the client's TLS material where the supervisor is the workload's user: policies grant /etc by default,
-    /// and nothing of /run.
-    pub const PRIVATE_CLIENT_TLS: &str = "/run/openshell-client-tls";
     /// Directory of the CA's Secret.
     pub const CA_DIRECTORY: &str = "/var/run/openshell-proxy-ca";
     /// Directory of the attestation key's. In the agent's container nothing but Landlock keeps the workload, which is the same
     /// user, from it: so it is in nothing that policies grant.
     pub const ATTESTATION_DIRECTORY: &str = "/var/run/openshell-attestation";
+    /// Directory of the client's TLS material where the workload has the supervisor's user, for the same reason: policies grant
+    /// /etc by default.
+    pub const AGENT_TLS_DIRECTORY: &str = "/var/run/secrets/openshell-tls";
 }
 
 /// Keys of the CA's Secret.
@@ -219,10 +219,10 @@ pub mod companion {
     pub const SERVICE: &str = "os-svc";
     /// Secret of the CA.
     pub const CA: &str = "os-ca";
-    /// Secret of the attestation key.
-    pub const ATTESTATION: &str = "os-att";
     /// Role and RoleBinding by which the pods may use `nonroot-v2`: one pair for all sandboxes of a namespace.
     pub const NONROOT_GRANT: &str = "openshell-nonroot-v2";
+    /// Secret of the attestation key.
+    pub const ATTESTATION: &str = "os-att";
 }
 
 /// PREFIX-ID-HASH, a DNS label whatever the id is; the hash keeps ids apart that are alike without their odd letters.

@@ -69,6 +69,15 @@ impl<'a> Plan<'a> {
         self.config.topology == Topology::Combined && self.config.network_enforcement == NetworkEnforcement::Platform
     }
 
+    /// What the platform's fence lets through and what serves, HOST:PORT each: what is named, and what is there anyway.
+    pub(super) fn controls(&self) -> Vec<String> {
+        let platform = &self.config.platform_network;
+        let authority = |url: &str| url.split_once("://").map(|(_, rest)| rest.trim_end_matches('/').to_owned());
+        let gateway = self.gateway().filter(|_| platform.gateway_peers.iter().any(|peer| !peer.is_empty()));
+        let known = [self.config.upstream_proxy.url.as_deref(), gateway];
+        platform.controls.iter().cloned().chain(known.into_iter().flatten().filter_map(authority)).collect()
+    }
+
     /// What the containers without privilege run as; `None` leaves it to the namespace, as `restricted-v2` of OpenShift wants
     /// it: the supervisor takes whom it finds itself to be.
     pub(super) fn runs_as(&self) -> Option<Ids> {

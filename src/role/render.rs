@@ -4,10 +4,14 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use ring::rand::{SecureRandom, SystemRandom};
+
 use super::sandbox::{self, Failure};
 use crate::cli::{self, InputSchema, ObjectFormat};
 use crate::driver::config::WorkspaceMode;
-use crate::driver::{self, Cluster, DriverConfig, Errors, NetworkEnforcement, Object, ProxyCa, SandboxSpec, Topology};
+use crate::driver::{
+    self, AttestationKey, Cluster, DriverConfig, Errors, NetworkEnforcement, Object, ProxyCa, SandboxSpec, Topology,
+};
 use crate::egress::tls::authority::{self, Authority};
 
 /// Exit code 0 with the objects on standard output; 2 with everything that is wrong with the inputs.
@@ -28,7 +32,11 @@ fn text(arguments: &cli::Render) -> Result<String, Failure> {
     if arguments.explain {
         return explain(arguments, &config, &spec);
     }
-    let cluster = Cluster { proxy_ca: proxy_ca(arguments, &config, &spec)?, ..cluster(arguments) };
+    let mut cluster = cluster(arguments);
+    if config.topology == Topology::ProxyPod {
+        cluster.proxy_ca = Some(proxy_ca(arguments, &spec)?);
+        cluster.attestation_key = Some(attestation_key(arguments)?);
+    }
     let objects = driver::render(&config, &spec, &cluster).map_err(Failure::usage)?;
     Ok(match arguments.output {
         ObjectFormat::Yaml => driver::to_yaml(&objects),
@@ -89,11 +97,8 @@ fn cluster(arguments: &cli::Render) -> Cluster {
     }
 }
 
-/// The CA that is given, or one that is made here, where the topology takes one.
-fn proxy_ca(arguments: &cli::Render, config: &DriverConfig, spec: &SandboxSpec) -> Result<Option<ProxyCa>, Failure> {
-    if config.topology != Topology::ProxyPod {
-        return Ok(None);
-    }
+/// The CA that is given, or one that is made here.
+fn proxy_ca(arguments: &cli::Render, spec: &SandboxSpec) -> Result<ProxyCa, Failure> {
     let (certificate, key) = match (&arguments.proxy_ca_cert, &arguments.proxy_ca_key) {
         (Some(certificate), Some(key)) => {
             // The proxy would refuse them later, where nobody looks.
@@ -101,20 +106,42 @@ fn proxy_ca(arguments: &cli::Render, config: &DriverConfig, spec: &SandboxSpec) 
             (read(certificate)?, read(key)?)
         }
         _ => {
-            eprintln!(
-                "openshell-supervisor: render: the sandbox has a CA of its own that was made now; rendered again it has \
-                 another one, so apply what is printed once, or give --proxy-ca-cert and --proxy-ca-key"
-            );
+            say_what_is_made("CA", "--proxy-ca-cert and --proxy-ca-key");
             authority::pair(&spec.name).map_err(Failure::setup)?
         }
     };
-    Ok(Some(ProxyCa { certificate, key }))
+    Ok(ProxyCa { certificate, key })
+}
+
+/// Bytes of a key that is made here: as many as HMAC-SHA256 has use for (RFC 2104).
+const KEY_BYTES: usize = 32;
+
+/// The key by which the two pods know each other: the one that is given, or one that is made here.
+fn attestation_key(arguments: &cli::Render) -> Result<AttestationKey, Failure> {
+    if let Some(path) = &arguments.attestation_key {
+        return Ok(AttestationKey(read(path)?));
+    }
+    say_what_is_made("attestation key", "--attestation-key");
+    let mut bytes = [0; KEY_BYTES];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| Failure::setup("the kernel gives no random bytes (getrandom)"))?;
+    Ok(AttestationKey(bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })))
+}
+
+fn say_what_is_made(what: &str, flags: &str) {
+    eprintln!(
+        "openshell-supervisor: render: the sandbox has a {what} of its own that was made now; rendered again it has another \
+         one, so apply what is printed once, or give {flags}"
+    );
 }
 
 /// The tables of one topology, or of all: what the configuration cannot be rendered to is said in its place.
 fn explain(arguments: &cli::Render, config: &DriverConfig, spec: &SandboxSpec) -> Result<String, Failure> {
-    let placeholder = ProxyCa { certificate: String::new(), key: String::new() };
-    let cluster = Cluster { proxy_ca: Some(placeholder), ..cluster(arguments) };
+    let proxy_ca = Some(ProxyCa { certificate: String::new(), key: String::new() });
+    let attestation_key = Some(AttestationKey("x".repeat(AttestationKey::LEAST)));
+    let cluster = Cluster { proxy_ca, attestation_key, ..cluster(arguments) };
     let mut sets: Vec<(String, Vec<Object>)> = Vec::new();
     let mut refused: Vec<(String, Errors)> = Vec::new();
     for (name, config) in explained(arguments, config) {

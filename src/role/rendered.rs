@@ -9,17 +9,13 @@ use serde_json::Value;
 use super::{Choice, Role, choose};
 use crate::contract::{PROXY_PORT, env};
 use crate::driver::names::{self, companion};
-use crate::driver::{Cluster, DriverConfig, Object, ProxyCa, SandboxApi, SandboxSpec, Topology, render};
+use crate::driver::{
+    AttestationKey, Cluster, DriverConfig, Object, ProxyCa, SandboxApi, SandboxSpec, Topology, render,
+};
 use crate::workload::{command, environment};
 
 /// What is rendered for roles and flags that are still to come; whoever brings one takes it from here.
-const PENDING: [&str; 5] = [
-    "--mode=trust",
-    "--mode=workspace",
-    "--network-policy",
-    "--mode=process --policy",
-    "--mode=network,process --fence",
-];
+const PENDING: [&str; 1] = ["--mode=network,process --fence"];
 
 const SANDBOX: &str = "id: 6f1c2a34\nname: demo\nworkspace: default\ncommand: [sh, -c, 'echo $HOME $(A)']\ntty: true\n\
                        environment: {A: \"$(B) $$\"}\nlog_level: info\ngpu: {}\npolicy: {version: 1}\n";
@@ -34,11 +30,13 @@ const SECRET: &str =
     "proxy_auth_secret_name = \"s\"\nproxy_auth_secret_key = \"k\"\nproxy_auth_allow_insecure = true\n";
 
 const PLATFORM: &str = "network_enforcement = \"platform\"\n\
-                        platform_network.egress = [{cidr = \"203.0.113.0/24\", ports = [443]}]\n";
+                        platform_network.egress = [{cidr = \"203.0.113.0/24\", ports = [443]}]\n\
+                        platform_network.canaries = [\"db.example:5432\"]\n";
 
 /// The objects of every topology, with as much as each can have.
 fn everything() -> Vec<(String, Vec<Object>)> {
     let ca = ProxyCa { certificate: "certificate".into(), key: "key".into() };
+    let keys = [None, Some(AttestationKey("k".repeat(AttestationKey::LEAST)))];
     let spec = SandboxSpec::from_yaml(SANDBOX).expect("a sandbox");
     let relaxed = "[sidecar]\nprocess_binary_aware_network_policy = false\n";
     let install = "supervisor_sideload_method = \"init-container\"\n";
@@ -52,8 +50,9 @@ fn everything() -> Vec<(String, Vec<Object>)> {
         }
         for settings in settings {
             let config = DriverConfig { topology, ..DriverConfig::from_toml(&settings).expect("a configuration") };
-            for sandbox_api in [None, Some(SandboxApi::V1Beta1)] {
-                let cluster = Cluster { sandbox_api, proxy_ca: Some(ca.clone()), ..Cluster::default() };
+            for (sandbox_api, attestation_key) in [None, Some(SandboxApi::V1Beta1)].into_iter().zip(keys.clone()) {
+                let proxy_ca = Some(ca.clone());
+                let cluster = Cluster { sandbox_api, proxy_ca, attestation_key, ..Cluster::default() };
                 let objects = render(&config, &spec, &cluster).unwrap_or_else(|errors| panic!("{errors}"));
                 all.push((format!("{name} {sandbox_api:?} {settings}"), objects));
             }
@@ -122,7 +121,17 @@ fn every_rendered_command_and_probe_is_one_that_a_role_takes() {
             }
         }
     }
-    for role in ["network", "process", "network-init", "verify-fence", "sideload", "wait-for-tcp", "health"] {
+    for role in [
+        "network",
+        "process",
+        "network-init",
+        "verify-fence",
+        "sideload",
+        "wait-for-tcp",
+        "health",
+        "trust",
+        "workspace",
+    ] {
         assert!(seen.contains(role), "{role} is not rendered: {seen:?}");
     }
     assert_eq!(pending, PENDING.into_iter().collect(), "what has come is pending no more");
@@ -135,7 +144,7 @@ fn every_rendered_command_and_probe_is_one_that_a_role_takes() {
 fn every_rendered_variable_is_read_by_the_role_that_gets_it_and_reads_as_it_was_meant() {
     // Nobody serves a gateway's client yet.
     let later = [names::env::ENDPOINT, names::env::TOKEN_FILE, names::env::SPIFFE_SOCKET];
-    let launches = [env::SANDBOX_UID, env::SANDBOX_GID, env::USER_ENVIRONMENT, env::MAIN_PROCESS_SPEC];
+    let launches = [env::SANDBOX_UID, env::SANDBOX_GID, env::USER_ENVIRONMENT, env::MAIN_PROCESS_SPEC, env::PROXY_URL];
     for (name, objects) in everything() {
         for (_, container) in containers(&objects) {
             let command = words(&container["command"]);

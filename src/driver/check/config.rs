@@ -42,8 +42,8 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
     workspaces(config, problems);
     upstream(&config.upstream_proxy, problems);
     peers(config, problems);
-    canaries(config, problems);
     ranges(config, problems);
+    canaries(config, problems);
 }
 
 fn images(config: &DriverConfig, problems: &Problems) {
@@ -271,10 +271,16 @@ fn peers(config: &DriverConfig, problems: &Problems) {
 }
 
 fn canaries(config: &DriverConfig, problems: &Problems) {
-    for (index, canary) in config.proxy_pod.canaries.iter().enumerate() {
-        if host_and_port(canary).is_none() {
-            let path = format!("proxy_pod.canaries[{index}]");
-            problems.with(path, canary, "HOST:PORT", "name something that serves and that the policy must cut off");
+    let platform = &config.platform_network;
+    let cut_off = "name something that serves and that the policy must cut off";
+    let allowed = "name something that serves and that the policy allows";
+    for (list, places, remedy) in [
+        ("proxy_pod.canaries", &config.proxy_pod.canaries, cut_off),
+        ("platform_network.canaries", &platform.canaries, cut_off),
+        ("platform_network.controls", &platform.controls, allowed),
+    ] {
+        for (index, place) in places.iter().enumerate().filter(|(_, place)| host_and_port(place).is_none()) {
+            problems.with(format!("{list}[{index}]"), place, "HOST:PORT", remedy);
         }
     }
 }

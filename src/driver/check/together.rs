@@ -80,6 +80,12 @@ fn of_platform(plan: &Plan<'_>, problems: &Problems) {
                       NetworkPolicy cannot tell it from the workload, which may dial the same";
         problems.without("platform_network.egress", expected, remedy);
     }
+    if plan.is_fenced_by_platform() && plan.controls().is_empty() {
+        let expected = "something that the policy allows and that serves, HOST:PORT";
+        let remedy =
+            "name one, such as \"example.com:443\": where nothing can be reached it is not seen that a policy holds";
+        problems.without("platform_network.controls", expected, remedy);
+    }
     if plan.is_fenced_by_platform() && plan.spiffe().is_some() {
         let socket = &config.provider_spiffe_workload_api_socket_path;
         let expected = "no socket that the workload could connect to as well as the proxy, with network_enforcement = \"platform\"";

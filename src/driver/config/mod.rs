@@ -163,6 +163,12 @@ pub struct PlatformNetworkConfig {
     pub gateway_peers: Vec<Peer>,
     /// Everything else; there is no default that would be right.
     pub egress: Vec<EgressRange>,
+    /// What serves and the policy cuts off, HOST:PORT each: seen to be cut off before the workload starts, besides the API
+    /// server.
+    pub canaries: Vec<String>,
+    /// What serves and the policy allows, HOST:PORT each, by which that is told from a network that is down. The corporate
+    /// proxy and the gateway are such by themselves.
+    pub controls: Vec<String>,
 }
 
 /// Settings for OpenShift.
@@ -299,6 +305,8 @@ impl Default for DriverConfig {
                 dns_peers: dns_peers(),
                 gateway_peers: Vec::new(),
                 egress: Vec::new(),
+                canaries: Vec::new(),
+                controls: Vec::new(),
             },
             openshift: OpenShiftConfig::default(),
             upstream_proxy: UpstreamProxyConfig::default(),

@@ -156,6 +156,8 @@ fn platform_network(mut table: Table<'_>, defaults: PlatformNetworkConfig) -> Pl
         dns_peers: peers(&mut table, "dns_peers").unwrap_or(defaults.dns_peers),
         gateway_peers: peers(&mut table, "gateway_peers").unwrap_or(defaults.gateway_peers),
         egress: table.tables("egress").unwrap_or_default().into_iter().map(egress_range).collect(),
+        canaries: table.strings("canaries").unwrap_or_default(),
+        controls: table.strings("controls").unwrap_or_default(),
     };
     table.finish();
     platform

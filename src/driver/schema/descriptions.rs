@@ -41,6 +41,8 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ("affinity", "Whether agent and proxy are to share a node"),
     ("dns_peers", "The cluster's DNS; an entry that selects nothing gets no rule"),
     ("gateway_peers", "The gateway's pods"),
+    ("canaries", "What serves and is cut off, HOST:PORT each: seen to be so before the workload starts"),
+    ("controls", "What serves and is allowed, HOST:PORT each: by it a policy is told from a network that is down"),
     ("namespace_selector", "Labels of their namespace"),
     ("pod_selector", "Labels of the pods"),
     ("port", "The pods' own port: policies are judged behind the Service"),

@@ -27,6 +27,7 @@ supervisor_sideload_method = "init-container"
 pub(super) const PLATFORM: &str = r#"
 network_enforcement = "platform"
 platform_network.egress = [{cidr = "0.0.0.0/0", except = ["10.0.0.0/8", "169.254.0.0/16"], ports = [80, 443]}]
+platform_network.controls = ["example.com:443"]
 "#;
 
 /// The sandbox of the golden files.

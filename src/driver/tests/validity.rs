@@ -222,6 +222,7 @@ fn configs() -> impl Strategy<Value = DriverConfig> {
                     config.network_enforcement = NetworkEnforcement::Platform;
                     let range = EgressRange { cidr: "::/0".into(), except: vec!["fd00::/8".into()], ports: vec![443] };
                     config.platform_network.egress = vec![range];
+                    config.platform_network.controls = vec!["example.com:443".into()];
                 }
             }
             config

@@ -47,7 +47,7 @@ fn pod(plan: &Plan<'_>) -> Pod {
     let agent = role::agent(plan, Security::none(plan.runs_as()), "network,process", flags)
         .mounts([Mount::read_write(names_of::CA_TRUST, TRUST_DIRECTORY)])
         .mounts(role::policy_mount(plan));
-    let mut agent = gateway(plan, agent, path::PRIVATE_CLIENT_TLS, true);
+    let mut agent = gateway(plan, agent, path::AGENT_TLS_DIRECTORY, true);
     agent.readiness = role::readiness(path::SIDELOADED);
     pod.containers = vec![agent];
     pod.fs_group = plan.runs_as().map(|ids| ids.gid);
@@ -56,10 +56,13 @@ fn pod(plan: &Plan<'_>) -> Pod {
 
 /// Proves that the cluster enforces the policy.
 fn verify_policy(plan: &Plan<'_>) -> Container {
+    let mut flags = vec!["--network-policy".to_owned()];
+    flags.extend(plan.controls().iter().map(|control| format!("--control={control}")));
+    flags.extend(plan.config.platform_network.canaries.iter().map(|canary| format!("--canary={canary}")));
     role::supervisor(plan, container::VERIFY_FENCE, Security::none(plan.runs_as())).command(
         path::SUPERVISOR,
         "verify-fence",
-        ["--network-policy".to_owned()],
+        flags,
     )
 }
 

@@ -65,7 +65,7 @@ fn agent_pod(plan: &Plan<'_>) -> Pod {
         .mounts(key_mount(plan))
         .mounts(role::policy_mount(plan));
     // No SPIFFE here, and no CA key: who gives credentials out is the proxy alone.
-    pod.containers = vec![gateway(plan, agent, path::PRIVATE_CLIENT_TLS, true)];
+    pod.containers = vec![gateway(plan, agent, path::AGENT_TLS_DIRECTORY, true)];
     pod.fs_group = Some(plan.workload.gid);
     pod.affinity = affinity(plan);
     pod

@@ -28,6 +28,7 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
     let (no_gpu, some_gpu) = (gpus(false), gpus(true));
     let short = Cluster { attestation_key: Some(AttestationKey("k".repeat(31))), ..cluster(None) };
     let orphan = Cluster { sandbox_uid: Some("u".into()), ..cluster(None) };
+    let controls = "platform_network.controls = [\"example.com:443\"]";
     let relaxed = "process_binary_aware_network_policy = false\n";
     let cases: Vec<Case<'_>> = vec![
         (
@@ -113,6 +114,12 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
             "platform_network.egress",
             (with("network_enforcement = \"platform\""), &least, &usual),
             (with(PLATFORM), &least, &usual),
+        ),
+        (
+            "platform_network.controls",
+            (with(&PLATFORM.replace(controls, "")), &least, &usual),
+            // The corporate proxy is one.
+            (with(&PLATFORM.replace(controls, "https_proxy = \"http://p:80\"")), &least, &usual),
         ),
         ("driver_config.pod.runtime_class_name", (with(PLATFORM), &gvisor, &usual), (with(PLATFORM), &kata, &usual)),
         (
