@@ -14,7 +14,9 @@ use crate::access::Place;
 use crate::cni::chain::Way;
 use crate::cni::config::KUBECONFIG;
 use crate::confine::seccomp::Profile;
-use crate::contract::{CLIENT_TLS_DIRECTORY, CONTROL_SOCKET, PROXY_ID, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY, SSH_SOCKET, env};
+use crate::contract::{
+    CLIENT_TLS_DIRECTORY, CONTROL_SOCKET, PROXY_ID, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY, SSH_SOCKET, env,
+};
 use crate::egress::Exemptions;
 use crate::event::{Destination, LogLevel};
 use crate::kube::access::SERVICE_ACCOUNT_DIRECTORY;

@@ -1,7 +1,7 @@
 //! Promises 30.x: people and programs reach into a running sandbox as they are used to, and what is inside does not get
 //! in by their door. The client is OpenSSH's own, and the executable's.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -51,9 +51,14 @@ impl Sandbox {
 
     /// OpenSSH's client, without anybody's configuration.
     fn ssh(&self) -> Command {
+        self.ssh_that_says("ERROR")
+    }
+
+    /// The same, telling as much.
+    fn ssh_that_says(&self, level: &str) -> Command {
         let mut ssh = Command::new("ssh");
         let proxy = format!("{} connect --ssh-socket-path {}", supervisor().display(), self.door().display());
-        ssh.args(["-F", "/dev/null", "-o", &format!("ProxyCommand={proxy}"), "-o", "LogLevel=ERROR"]);
+        ssh.args(["-F", "/dev/null", "-o", &format!("ProxyCommand={proxy}"), "-o", &format!("LogLevel={level}")]);
         ssh.args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes"]);
         ssh.stdin(Stdio::null());
         ssh
@@ -118,7 +123,11 @@ fn data_goes_in_and_out_whole_and_in_order() {
     writer.join().expect("the writer");
     assert!(output.status.success() && output.stdout == data, "{} bytes of {}", output.stdout.len(), data.len());
     // The end of the input is seen, and what is written last before the end arrives.
-    expect(sandbox.runs("cat; head -c 300000 /dev/zero | tr '\\0' x; echo end"), 0, &format!("{}end\n", "x".repeat(300_000)));
+    expect(
+        sandbox.runs("cat; head -c 300000 /dev/zero | tr '\\0' x; echo end"),
+        0,
+        &format!("{}end\n", "x".repeat(300_000)),
+    );
 }
 
 #[test]
@@ -144,7 +153,8 @@ fn a_terminal_has_its_size_its_modes_and_its_keys() {
     let mut line = vec!["ssh".to_owned()];
     let ssh = sandbox.ssh();
     line.extend(ssh.get_args().map(|word| format!("'{}'", word.to_str().expect("text"))));
-    let line = format!("stty rows 31 cols 97 -ixon; {} -t sandbox@box 'tty; stty size; stty -a; echo $TERM'", line.join(" "));
+    let line =
+        format!("stty rows 31 cols 97 -ixon; {} -t sandbox@box 'tty; stty size; stty -a; echo $TERM'", line.join(" "));
     let shown = Command::new("script")
         .args(["-qec", &line, "/dev/null"])
         .env("TERM", "vt220")
@@ -224,9 +234,8 @@ fn many_channels_share_a_connection_and_none_waits_for_another() {
     eventually("it sleeps", || sleeps("4714"));
     std::thread::sleep(Duration::from_secs(1));
     let started = Instant::now();
-    let others: Vec<_> = (0..20)
-        .map(|number| shared(&format!("echo {number}")).stdout(Stdio::piped()).spawn().expect("ssh"))
-        .collect();
+    let others: Vec<_> =
+        (0..20).map(|number| shared(&format!("echo {number}")).stdout(Stdio::piped()).spawn().expect("ssh")).collect();
     for (number, other) in others.into_iter().enumerate() {
         expect(other.wait_with_output().expect("wait"), 0, &format!("{number}\n"));
     }
@@ -244,8 +253,11 @@ fn ports_of_the_sandbox_are_reached_and_nothing_else_is() {
     server.args(["sandbox@box", &format!("python3 -c \"{SERVE}\"; sleep 300")]);
     let _server = Daemon::spawn(server);
     let ask = |destination: &str| {
-        let mut ssh = sandbox.ssh();
-        ssh.args(["-W", destination, "sandbox@box"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut ssh = sandbox.ssh_that_says("INFO");
+        ssh.args(["-W", destination, "sandbox@box"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = ssh.spawn().expect("ssh");
         let _ = child.stdin.take().expect("a pipe").write_all(b"word");
         child.wait_with_output().expect("wait")
@@ -280,7 +292,12 @@ fn nothing_of_the_sandbox_gets_in_by_the_door() {
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o644)).expect("chmod");
     let said = sandbox.directory.path().join("said");
     let mut inside = sandbox.ssh();
-    inside.arg("sandbox@box").arg(format!("python3 {} {} {}", script.display(), sandbox.door().display(), said.display()));
+    inside.arg("sandbox@box").arg(format!(
+        "python3 {} {} {}",
+        script.display(),
+        sandbox.door().display(),
+        said.display()
+    ));
     let _inside = Daemon::spawn(inside);
     for name in ["child", "orphan"] {
         let path = PathBuf::from(format!("{}.{name}", said.display()));
@@ -292,15 +309,15 @@ fn nothing_of_the_sandbox_gets_in_by_the_door() {
     // The control: the same user from outside.
     let id = sandbox.user.expect("a user").to_string();
     let mut outside = Command::new("setpriv");
-    outside.args(["--reuid", &id, "--regid", &id, "--clear-groups", "python3", "-c"]);
+    outside.args(["--reuid", &id, "--regid", &id, "--clear-groups", "/usr/bin/python3", "-c"]);
     outside.arg("import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(999))");
     let outside = outside.arg(sandbox.door()).output().expect("setpriv");
-    assert!(text(&outside.stdout).contains("SSH-2.0-"), "{}", text(&outside.stdout));
+    assert!(text(&outside.stdout).contains("SSH-2.0-"), "{outside:?}");
 }
 
 #[test]
 fn without_an_ssh_client_the_executable_is_one() {
-    let sandbox = Sandbox::of("exec python3 -m http.server --bind 127.0.0.1 7004 --directory /usr/share/doc");
+    let sandbox = Sandbox::of("exec /usr/bin/python3 -m http.server --bind 127.0.0.1 7004 --directory /usr/share/doc");
     let words = ["printf", "%s|", "a b", "it's", "$HOME", ""];
     expect(sandbox.role("exec").arg("--").args(words).output().expect("exec"), 0, "a b|it's|$HOME||");
     expect(sandbox.role("exec").args(["--", "sh", "-c", "exit 7"]).output().expect("exec"), 7, "");
@@ -316,13 +333,15 @@ fn without_an_ssh_client_the_executable_is_one() {
     let mut forward = sandbox.role("forward");
     forward.arg("0:7004").stderr(Stdio::piped());
     let mut forward = Daemon::spawn(forward);
-    let mut line = [0; 200];
-    let length = forward.child().stderr.as_mut().expect("a pipe").read(&mut line).expect("read");
-    let line = text(&line[..length]);
+    let mut line = String::new();
+    BufReader::new(forward.child().stderr.take().expect("a pipe")).read_line(&mut line).expect("read");
     let address = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).expect("an address");
-    let answer = Command::new("curl").args(["-sS", "-o", "/dev/null", "-w", "%{http_code}"]).arg(address).output();
-    expect(answer.expect("curl"), 0, "200");
-    let none = Command::new(supervisor()).args(["exec", "--ssh-socket-path", "/var/tmp/no-such-door", "--", "true"]).output();
+    eventually("it is answered", || {
+        let answer = Command::new("curl").args(["-sS", "-o", "/dev/null", "-w", "%{http_code}"]).arg(address).output();
+        answer.expect("curl").stdout == b"200"
+    });
+    let none =
+        Command::new(supervisor()).args(["exec", "--ssh-socket-path", "/var/tmp/no-such-door", "--", "true"]).output();
     let none = none.expect("exec");
     assert!(none.status.code() == Some(125) && text(&none.stderr).contains("/var/tmp/no-such-door"), "{none:?}");
 }
@@ -344,7 +363,8 @@ fn nonsense_on_the_socket_harms_nobody() {
         knock(bytes);
     }
     // So many that come and say nothing hold up nobody else.
-    let silent: Vec<_> = (0..50).map(|_| std::os::unix::net::UnixStream::connect(sandbox.door()).expect("connect")).collect();
+    let silent: Vec<_> =
+        (0..50).map(|_| std::os::unix::net::UnixStream::connect(sandbox.door()).expect("connect")).collect();
     expect(sandbox.runs("echo still here"), 0, "still here\n");
     drop(silent);
 }
@@ -354,7 +374,8 @@ fn who_came_in_and_for_what_is_recorded() {
     let sandbox = Sandbox::of("exec sleep 300");
     sandbox.runs("/bin/echo secret-argument");
     let _ = sandbox.ssh().args(["-W", "10.99.0.2:80", "sandbox@box"]).output();
-    for part in ["\"class_uid\":4007", "SSH Activity", "ssh /bin/echo", "10.99.0.2", "only the sandbox's own loopback"] {
+    for part in ["\"class_uid\":4007", "SSH Activity", "ssh /bin/echo", "10.99.0.2", "only the sandbox's own loopback"]
+    {
         eventually(part, || sandbox.events().contains(part));
     }
     assert!(!sandbox.events().contains("secret-argument"));

@@ -263,8 +263,7 @@ fn want_terminal(channel: &Channel) -> Result<Option<Raw>, ClientError> {
     let Some(settings) = settings else { return Ok(None) };
     let mut raw = settings.clone();
     termios::cfmakeraw(&mut raw);
-    termios::tcsetattr(std::io::stdin(), SetArg::TCSADRAIN, &raw)
-        .map_err(|errno| own("tcsetattr")(errno.into()))?;
+    termios::tcsetattr(std::io::stdin(), SetArg::TCSADRAIN, &raw).map_err(|errno| own("tcsetattr")(errno.into()))?;
     Ok(Some(Raw(settings)))
 }
 

@@ -146,7 +146,8 @@ mod tests {
             let expected: Vec<SocketAddr> = expected.iter().map(|address| address.parse().unwrap()).collect();
             assert_eq!(addresses(host, 80).unwrap(), expected, "{host}");
         }
-        for host in ["", "0.0.0.0", "::", "10.0.0.1", "169.254.169.254", "example.com", "::ffff:8.8.8.8", "localhost.x"] {
+        for host in ["", "0.0.0.0", "::", "10.0.0.1", "169.254.169.254", "example.com", "::ffff:8.8.8.8", "localhost.x"]
+        {
             assert_eq!(addresses(host, 80).unwrap_err().code, PROHIBITED, "{host}");
         }
         for port in [0, 65_536, u32::MAX] {

@@ -40,7 +40,9 @@ pub enum PlaceError {
     #[error("{0}: another supervisor listens there; name another place with --ssh-socket-path")]
     Taken(Place),
     /// A call failed.
-    #[error("{place}: {call}: {source}; --ssh-socket-path names where people are let in: a place that the supervisor may write, or @NAME")]
+    #[error(
+        "{place}: {call}: {source}; --ssh-socket-path names where people are let in: a place that the supervisor may write, or @NAME"
+    )]
     Call {
         /// Where.
         place: Place,

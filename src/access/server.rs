@@ -43,11 +43,8 @@ pub(super) struct Caller {
 impl Caller {
     /// Records something that was asked for.
     pub(super) fn record(&self, step: SshStep, refused: Option<String>) {
-        let actor = Actor {
-            binary: None,
-            pid: Some(self.visitor.pid).filter(|&pid| pid != 0),
-            uid: Some(self.visitor.uid),
-        };
+        let actor =
+            Actor { binary: None, pid: Some(self.visitor.pid).filter(|&pid| pid != 0), uid: Some(self.visitor.uid) };
         self.inside.events.emit(Event::Ssh(SshActivity { step, refused, actor, count: 1 }));
     }
 }
@@ -83,7 +80,7 @@ async fn connection(admitted: Admitted, key: Arc<HostKey>, inside: Arc<Inside>) 
     let (connection, mut openings) = match Connection::serve(stream, key).await {
         Ok(served) => served,
         // Somebody who only looked.
-        Err(SshError::Gone) => return,
+        Err(SshError::Gone | SshError::Io(_)) => return,
         Err(error) => return caller.record(SshStep::Opened, Some(error.to_string())),
     };
     caller.record(SshStep::Opened, None);

@@ -3,8 +3,9 @@
 use std::io;
 
 use crate::sys::capability::{
-    CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_KILL, CAP_SETGID, CAP_SETPCAP, CAP_SETUID, CAP_SYS_RESOURCE, SECBIT_KEEP_CAPS_LOCKED, SECBIT_NO_AMBIENT, SECBIT_NOROOT, Sets, bounded, clear_ambient,
-    get, is_ambient, set, set_securebits, unbound,
+    CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_KILL, CAP_SETGID, CAP_SETPCAP, CAP_SETUID, CAP_SYS_RESOURCE,
+    SECBIT_KEEP_CAPS_LOCKED, SECBIT_NO_AMBIENT, SECBIT_NOROOT, Sets, bounded, clear_ambient, get, is_ambient, set,
+    set_securebits, unbound,
 };
 
 /// Capability sets are 64 bits wide; the kernel answers EINVAL for numbers that it does not know.
@@ -111,15 +112,9 @@ pub fn keep_only_for(duties: Duties) -> Result<(), CapabilityError> {
     let call = |call| move |source| CapabilityError::Call { call, source };
     let needed: &[u8] = match duties {
         Duties::Signal => &[CAP_KILL],
-        Duties::Launch => &[
-            CAP_KILL,
-            CAP_SETUID,
-            CAP_SETGID,
-            CAP_SETPCAP,
-            CAP_DAC_OVERRIDE,
-            CAP_DAC_READ_SEARCH,
-            CAP_SYS_RESOURCE,
-        ],
+        Duties::Launch => {
+            &[CAP_KILL, CAP_SETUID, CAP_SETGID, CAP_SETPCAP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_RESOURCE]
+        }
     };
     let held = get().map_err(call("capget"))?;
     clear_ambient().or_else(unsupported).map_err(call("prctl(PR_CAP_AMBIENT_CLEAR_ALL)"))?;

@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::line::{printable, sentence};
 use super::sink::SandboxIdentity;
 use super::{
-    Actor, Disposition, Event, Finding, NetworkActivity, ProcessActivity, ProcessStep, Severity, SshActivity, SshStep, Stage,
+    Actor, Disposition, Event, Finding, NetworkActivity, ProcessActivity, ProcessStep, Severity, SshActivity, SshStep,
+    Stage,
 };
 
 /// Version of the schema that records follow.

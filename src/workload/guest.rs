@@ -150,15 +150,7 @@ impl Guests {
             Side::Child => process::exit_now(run(orders, task, &theirs, writer)),
             Side::Parent(pid) => pid,
         };
-        self.all.push(Guest {
-            id,
-            pid,
-            notes: Some(notes),
-            said: Vec::new(),
-            ours,
-            started: false,
-            ended: None,
-        });
+        self.all.push(Guest { id, pid, notes: Some(notes), said: Vec::new(), ours, started: false, ended: None });
         Ok(())
     }
 
@@ -260,8 +252,7 @@ fn pipes() -> io::Result<Streams> {
 /// In the child. The exit code is read by nobody: the note in `writer` is.
 fn run(orders: &Orders, task: Task, streams: &[OwnedFd; 3], writer: OwnedFd) -> u8 {
     let mut writer = File::from(writer);
-    let moved =
-        dup2_stdin(&streams[0]).and_then(|()| dup2_stdout(&streams[1])).and_then(|()| dup2_stderr(&streams[2]));
+    let moved = dup2_stdin(&streams[0]).and_then(|()| dup2_stdout(&streams[1])).and_then(|()| dup2_stderr(&streams[2]));
     if let Err(error) = moved {
         let failure = Failure::setup(format!("dup2: {error}"));
         let code = failure.code;

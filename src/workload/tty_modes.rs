@@ -115,6 +115,8 @@ mod tests {
         assert!(settings.input_flags.contains(InputFlags::IUTF8));
         assert_eq!(settings.control_chars[Key::VINTR as usize], 7);
         let told = of(&settings);
-        assert!(told.contains(&(53, 0)) && told.contains(&(42, 1)) && told.contains(&(1, 7)) && told.contains(&(2, 255)));
+        assert!(
+            told.contains(&(53, 0)) && told.contains(&(42, 1)) && told.contains(&(1, 7)) && told.contains(&(2, 255))
+        );
     }
 }

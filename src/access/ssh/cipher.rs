@@ -9,8 +9,7 @@ use super::SshError;
 use super::wire::Malformed;
 
 /// Names of the ciphers, the one that this side likes best first.
-pub const NAMES: [&str; 3] =
-    ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "chacha20-poly1305@openssh.com"];
+pub const NAMES: [&str; 3] = ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "chacha20-poly1305@openssh.com"];
 
 /// Bytes that every message has in front, for the packet's length and that of its padding.
 pub const HEAD: usize = 5;

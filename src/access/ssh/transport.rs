@@ -217,11 +217,7 @@ impl Drop for Transport {
 
 impl Transport {
     /// Exchanges identifications and begins to exchange keys. A server has a key.
-    pub(super) async fn begin(
-        mut stream: UnixStream,
-        side: Side,
-        key: Option<Arc<HostKey>>,
-    ) -> Result<Self, SshError> {
+    pub(super) async fn begin(mut stream: UnixStream, side: Side, key: Option<Arc<HostKey>>) -> Result<Self, SshError> {
         stream.write_all(format!("{IDENTIFICATION}\r\n").as_bytes()).await?;
         let mut buffer = BytesMut::with_capacity(READ_SIZE);
         let theirs = identification(&mut stream, &mut buffer, side).await?;

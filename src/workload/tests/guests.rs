@@ -8,7 +8,10 @@ use crate::workload::launcher::{Guest, Launcher};
 
 fn task(script: &str) -> Task {
     Task {
-        commands: vec![vec![c"/no/such/shell".to_owned()], vec![c"/bin/sh".into(), c"-c".into(), CString::new(script).unwrap()]],
+        commands: vec![
+            vec![c"/no/such/shell".to_owned()],
+            vec![c"/bin/sh".into(), c"-c".into(), CString::new(script).unwrap()],
+        ],
         environment: vec![c"PATH=/usr/bin:/bin".to_owned(), c"MARK=guest".to_owned()],
         workdir: None,
         terminal: None,
@@ -97,8 +100,7 @@ fn a_guest_s_terminal_is_the_sandbox_s_own() {
         beside(running, async {
             let script = "tty; stty size; stty -a | grep -o -- '-echo '; stat -c %u $(tty); read line; echo got:$line";
             let shape = Shape { rows: 31, columns: 97, modes: vec![(53, 0)], ..Shape::default() };
-            let mut guest =
-                launcher.launch(&Task { terminal: Some(shape), ..task(script) }).await.unwrap();
+            let mut guest = launcher.launch(&Task { terminal: Some(shape), ..task(script) }).await.unwrap();
             let mut master = std::fs::File::from(guest.streams.remove(0));
             master.write_all(b"word\n").unwrap();
             assert_eq!(guest.wait().await, Ending::Code(0));
