@@ -80,7 +80,7 @@ async fn connection(admitted: Admitted, key: Arc<HostKey>, inside: Arc<Inside>) 
     let (connection, mut openings) = match Connection::serve(stream, key).await {
         Ok(served) => served,
         // Somebody who only looked.
-        Err(SshError::Gone) => return,
+        Err(SshError::Gone | SshError::Io(_)) => return,
         Err(error) => return caller.record(SshStep::Opened, Some(error.to_string())),
     };
     caller.record(SshStep::Opened, None);

@@ -201,7 +201,8 @@ fn explain(message: String, wanted: &Wanted, code: u8) -> String {
 
 /// What events name of a command line: arguments may hold secrets.
 fn first_word(line: &[u8]) -> Option<String> {
-    let word = line.split(|byte| byte.is_ascii_whitespace()).find(|word| !word.is_empty())?;
+    let parts = |byte: &u8| byte.is_ascii_whitespace() || b";&|<>()".contains(byte);
+    let word = line.split(parts).find(|word| !word.is_empty())?;
     // So may the value of a variable that is set for it.
     let word = word.split(|&byte| byte == b'=').next()?;
     Some(String::from_utf8_lossy(word).into_owned())
