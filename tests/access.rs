@@ -380,3 +380,125 @@ fn who_came_in_and_for_what_is_recorded() {
     }
     assert!(!sandbox.events().contains("secret-argument"));
 }
+
+/// A directory of this side's, beside the sandbox's door: what there is to send, and where to put what comes.
+fn luggage(sandbox: &Sandbox) -> (PathBuf, PathBuf) {
+    let base = sandbox.world.directory();
+    let (here, back) = (base.join("luggage"), base.join("back"));
+    std::fs::create_dir_all(here.join("inner")).expect("a directory");
+    std::fs::create_dir_all(&back).expect("a directory");
+    std::fs::write(here.join("program"), "#!/bin/sh\necho works\n").expect("a file");
+    std::fs::set_permissions(here.join("program"), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    std::fs::write(here.join("inner/large"), "0123456789abcdef".repeat(200_000)).expect("a file");
+    std::os::unix::fs::symlink("inner/large", here.join("link")).expect("a link");
+    (here, back)
+}
+
+/// Whether two trees are the same, links and modes among it.
+#[track_caller]
+fn assert_same(one: &std::path::Path, other: &std::path::Path) {
+    let list = |root: &std::path::Path| {
+        let listed = Command::new("find").args([".", "-printf", "%p %y %m %s %l\\n"]).current_dir(root).output();
+        let mut lines: Vec<String> = text(&listed.expect("find").stdout).lines().map(str::to_owned).collect();
+        // Sizes of directories are the file system's affair.
+        lines.iter_mut().filter(|line| line.contains(" d ")).for_each(|line| {
+            line.truncate(line.rfind(char::is_numeric).and_then(|at| line[..at].rfind(' ')).unwrap_or(line.len()));
+        });
+        lines.sort();
+        lines
+    };
+    assert_eq!(list(one), list(other));
+    let differ = Command::new("diff").arg("-r").arg(one).arg(other).output().expect("diff");
+    assert!(differ.status.success(), "{}", text(&differ.stdout));
+}
+
+/// The options that stand for `ssh` of another client of OpenSSH's.
+fn options(sandbox: &Sandbox) -> Vec<String> {
+    let ssh = sandbox.ssh();
+    let arguments: Vec<String> = ssh.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+    arguments
+}
+
+#[test]
+fn files_go_in_and_out_by_the_clients_that_people_have() {
+    let sandbox = Sandbox::of("exec sleep 300");
+    let (here, back) = luggage(&sandbox);
+    let granted = sandbox.directory.path().join("granted");
+    std::fs::create_dir(&granted).expect("a directory");
+    let (uid, gid) = text(&sandbox.runs("id -u; id -g").stdout)
+        .lines()
+        .map(|id| id.parse::<u32>().expect("an id"))
+        .fold((None, None), |(first, _), id| if first.is_none() { (Some(id), None) } else { (first, Some(id)) });
+    std::os::unix::fs::chown(&granted, uid, gid).expect("chown");
+    for (index, program) in [("sftp", ""), ("scp", "-s"), ("scp", "-O")].into_iter().enumerate() {
+        let place = granted.join(index.to_string());
+        let came = back.join(index.to_string());
+        let carry = |from: &str, to: &str| {
+            let mut client = Command::new(program.0);
+            client.args(options(&sandbox)).stdin(Stdio::null());
+            client.args(Some(program.1).filter(|flag| !flag.is_empty())).args(["-r", "-p", "-q"]).args([from, to]);
+            client.output().expect("OpenSSH's clients, which .ci/run installs")
+        };
+        if program.0 == "sftp" {
+            let batch = sandbox.world.file(
+                "batch",
+                format!(
+                    "put -pR {} {}\nget -pR {} {}\n",
+                    here.display(),
+                    place.display(),
+                    place.display(),
+                    came.display()
+                ),
+            );
+            let mut sftp = Command::new("sftp");
+            sftp.args(options(&sandbox)).arg("-b").arg(batch).arg("sandbox@box").stdin(Stdio::null());
+            let done = sftp.output().expect("sftp");
+            assert!(done.status.success(), "{}", text(&done.stderr));
+        } else {
+            let there = format!("sandbox@box:{}", place.display());
+            for (from, to) in [(here.to_string_lossy(), there.clone().into()), (there.into(), came.to_string_lossy())] {
+                let done = carry(&from, &to);
+                assert!(done.status.success(), "{program:?} {from} {to}: {}", text(&done.stderr));
+            }
+        }
+        // These follow links; what is behind them arrived.
+        assert_eq!(std::fs::read(came.join("link")).expect("a copy"), std::fs::read(here.join("link")).expect("it"));
+        assert_eq!(
+            std::fs::read(came.join("program")).expect("a copy"),
+            std::fs::read(here.join("program")).expect("it")
+        );
+        expect(sandbox.runs(&format!("{}/program", place.display())), 0, "works\n");
+    }
+    // Every path is judged as the workload's: the controls are above.
+    let outside = Command::new("scp")
+        .args(options(&sandbox))
+        .arg(here.join("program"))
+        .arg("sandbox@box:/etc/openshell-was-here")
+        .output()
+        .expect("scp");
+    assert!(!outside.status.success() && !std::path::Path::new("/etc/openshell-was-here").exists(), "{outside:?}");
+}
+
+#[test]
+fn upload_and_download_carry_whole_trees_and_need_nothing_of_the_image() {
+    let sandbox = Sandbox::of("exec sleep 300");
+    let (here, back) = luggage(&sandbox);
+    let up = sandbox.role("upload").args(["--into", "/tmp/openshell-uploaded"]).arg(&here).output().expect("upload");
+    expect(up, 0, "");
+    expect(sandbox.runs("/tmp/openshell-uploaded/luggage/program"), 0, "works\n");
+    let down = sandbox.role("download").arg("--into").arg(&back).arg("/tmp/openshell-uploaded/luggage").output();
+    expect(down.expect("download"), 0, "");
+    assert_same(&here, &back.join("luggage"));
+    // What the workload may not do, nobody does by this way: the control is above.
+    let refused =
+        sandbox.role("upload").args(["--into", "/etc/openshell-uploaded"]).arg(&here).output().expect("upload");
+    assert!(
+        refused.status.code() == Some(1) && text(&refused.stderr).contains("/etc/openshell-uploaded"),
+        "{refused:?}"
+    );
+    let missing = sandbox.role("download").arg("--into").arg(&back).arg("/tmp/not-there").output().expect("download");
+    assert!(missing.status.code() == Some(1) && text(&missing.stderr).contains("not-there"), "{missing:?}");
+    let events = sandbox.events();
+    assert!(events.contains("openshell-upload /tmp/openshell-uploaded"), "{events}");
+    expect(sandbox.runs("rm -r /tmp/openshell-uploaded"), 0, "");
+}
