@@ -35,7 +35,8 @@ pub fn comparison(sets: &[(String, Vec<Object>)]) -> Comparison {
         }),
         row("agent shares", |cost| list(cost.agent.iter().flat_map(|row| row.namespaces.iter()))),
         row("agent reads secrets", |cost| {
-            let secrets: Vec<String> = cost.agent.iter().flat_map(|row| row.secrets.iter()).map(short).collect();
+            let secrets: Vec<String> =
+                cost.agent.iter().flat_map(|row| &row.secrets).map(|secret| short(secret)).collect();
             list(secrets.iter())
         }),
         row("needs of the cluster", |cost| list(cost.needs.iter())),
@@ -101,12 +102,12 @@ fn list<'a>(items: impl Iterator<Item = &'a String>) -> String {
 }
 
 /// A Secret of the sandbox's own without the sandbox's id.
-fn short(secret: &String) -> String {
+fn short(secret: &str) -> String {
     let of = |prefix: &&&str| secret.strip_prefix(**prefix).is_some_and(|rest| rest.starts_with('-'));
     [companion::ATTESTATION, companion::CA]
         .iter()
         .find(of)
-        .map_or_else(|| secret.clone(), |prefix| (*prefix).to_owned())
+        .map_or_else(|| secret.to_owned(), |prefix| (*prefix).to_owned())
 }
 
 /// Columns of a cell, so that four topologies fit a screen; a word that is longer stands alone.
