@@ -68,7 +68,9 @@ Examples:
 
 /// Entrypoint of a combined container: launch the workload, and be its only way out.
 ///
-/// The workload follows `--`, or comes from OPENSHELL_MAIN_PROCESS_SPEC.
+/// The workload follows `--`, or comes from OPENSHELL_MAIN_PROCESS_SPEC. With --fence=elsewhere or none it makes no namespace and
+/// takes no privilege: what keeps the workload from going around the proxy is then up to the platform, and what keeps it from the
+/// supervisor's secrets is Landlock, without which it does not start.
 #[derive(Debug, Parser)]
 #[command(name = "network,process")]
 pub struct Combined {
@@ -78,6 +80,9 @@ pub struct Combined {
     /// What `run` takes as well
     #[command(flatten)]
     pub sandbox: Sandbox,
+    /// Where the platform fences
+    #[command(flatten)]
+    pub platform: Platform,
     /// The workload and its arguments
     #[arg(value_name = "CMD", last = true, value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
@@ -189,6 +194,32 @@ pub enum LandlockNet {
     Off,
     /// To port 3128 and no other; takes Linux 6.7
     Strict,
+}
+
+/// The combined sandbox in the pod's own namespaces.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Where the platform fences")]
+pub struct Platform {
+    /// What keeps the workload from going around the proxy
+    #[arg(long, value_enum, value_name = "WHO", default_value_t = CombinedFence::Own)]
+    pub fence: CombinedFence,
+    /// With another fence than its own: a directory that this user may write, for whom the workload is to trust
+    #[arg(long, value_name = "DIR", default_value = TRUST_DIRECTORY, value_hint = ValueHint::DirPath)]
+    pub trust_dir: PathBuf,
+    /// With another fence than its own: whether Landlock lets the workload's TCP connect to the proxy's port alone
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = LandlockNet::Off)]
+    pub landlock_net: LandlockNet,
+}
+
+/// `--fence` of `network,process`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CombinedFence {
+    /// A network namespace without a way out
+    Own,
+    /// The cluster's network, by a NetworkPolicy: what that lets the proxy reach the workload can reach too
+    Elsewhere,
+    /// Nobody: the proxy polices those programs that use it
+    None,
 }
 
 /// What a sandbox is made of, for `run` and the entrypoint alike.

@@ -1,6 +1,7 @@
 //! Promises 29.x: a proxy in a pod of its own. The machine is the proxy's pod here, the origin is what lies beyond, and the
 //! agent's pod is a namespace that reaches the machine and nothing else.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -44,6 +45,16 @@ network_policies:
 fn ip(arguments: &[&str]) {
     let output = Command::new("ip").args(arguments).output().expect("ip (package iproute2)");
     assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A program of a container in a pod, as its first process, without any privilege, as a runtime starts it.
+fn container(namespace: &str, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.args(["setpriv", "--reuid", &SANDBOX.to_string(), "--regid", &SANDBOX.to_string(), "--clear-groups"]);
+    command.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]).arg(program);
+    command.current_dir("/").stdin(Stdio::null()).env_remove("OPENSHELL_LOG_LEVEL").env_remove("SSL_CERT_FILE");
+    command
 }
 
 /// The two pods of a sandbox.
@@ -98,13 +109,9 @@ impl<'w> Pods<'w> {
         Self { world, agent, ca, key }
     }
 
-    /// A program of a container of the agent's pod, as its first process, as a runtime starts it.
-    fn container(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.agent, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-        command.args(["setpriv", "--reuid", &SANDBOX.to_string(), "--regid", &SANDBOX.to_string(), "--clear-groups"]);
-        command.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]).arg(program);
-        command.current_dir("/").stdin(Stdio::null()).env_remove("OPENSHELL_LOG_LEVEL");
+    /// A program of a container of the agent's pod.
+    fn container(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = container(&self.agent, program);
         command.env("OPENSHELL_PROXY_URL", format!("http://{SERVICE}:3128"));
         command
     }
@@ -165,6 +172,14 @@ impl<'w> Pods<'w> {
         let daemon = Daemon::spawn(command);
         self.reachable();
         daemon
+    }
+
+    /// Waits until nothing of a container that was killed is left in the agent's pod.
+    fn wait_until_empty(&self) {
+        eventually("the agent's pod is empty", || {
+            let pids = Command::new("ip").args(["netns", "pids", &self.agent]).output().expect("ip (package iproute2)");
+            pids.stdout.is_empty()
+        });
     }
 
     fn reachable(&self) {
@@ -364,6 +379,8 @@ fn a_proxy_that_comes_back_is_used_again_and_the_workload_lives_on() {
         let _network = pods.network(keyed);
         until(&lines, "200");
         assert!(process.wait_within(Duration::ZERO).is_none());
+        drop(process);
+        pods.wait_until_empty();
     }
     // What is told meanwhile can be acted upon.
     let outcome = pods.run(true, &[], "curl -sS http://api.example.com/");
@@ -429,19 +446,16 @@ fn what_would_give_the_key_away_ends_the_start() {
     let short = world.file("short", [1; 31]);
     refused(POLICY, &["--attestation-key", short.to_str().expect("UTF-8")], "31 bytes, expected 32", 125);
     refused(POLICY, &["--attestation-key", "/nonexistent"], "mount the sandbox's attestation key", 125);
-    // Whom it belongs to does not matter, since the workload is the same user, but a policy that it could rewrite does.
+    // Its policy lies where it may write.
+    let desk = world.directory().join("desk");
+    fs::create_dir(&desk).expect("mkdir");
+    fs::write(desk.join("policy.yaml"), POLICY).expect("write");
+    chown(&desk, Some(SANDBOX), Some(SANDBOX)).expect("chown");
     let mut command = pods.container(supervisor());
-    let writable = world.file("writable.yaml", POLICY);
-    chown(&writable, Some(SANDBOX), Some(SANDBOX)).expect("chown");
-    command
-        .args(["process", "--remote-proxy", "--fence=elsewhere", "--policy"])
-        .arg(&writable)
-        .args(["--", "/bin/true"]);
-    let outcome = finished(Daemon::spawn({
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }));
-    // Landlock closes it for writing, but not for chmod(2), which its owner can.
+    command.args(["process", "--remote-proxy", "--fence=elsewhere", "--workdir"]).arg(&desk);
+    command.arg("--policy").arg(desk.join("policy.yaml")).args(["--", "/bin/true"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let outcome = finished(Daemon::spawn(command));
     assert!(outcome.code == Some(125) && outcome.stderr.contains("could rewrite"), "{outcome:?}");
     // Control: where nothing is given away, it starts.
     let mut command = pods.process(true, &[]);
@@ -526,26 +540,26 @@ fn a_network_policy_is_proven_and_its_absence_is_told() {
     let waiting = verify(&control, "30");
     std::thread::sleep(Duration::from_millis(300));
     nft(&[
-        "add table ip policy",
-        "add chain ip policy forward { type filter hook forward priority 0; }",
-        "add rule ip policy forward ip saddr 10.98.0.2 drop",
+        "add table ip cluster",
+        "add chain ip cluster forward { type filter hook forward priority 0; }",
+        "add rule ip cluster forward ip saddr 10.98.0.2 drop",
     ]);
     let outcome = finished(waiting).expect(0);
     assert!(outcome.stderr.contains("stays silent") && outcome.stderr.contains("can be reached"), "{outcome:?}");
-    for reject in ["icmp port-unreachable", "icmp admin-prohibited"] {
+    for reject in ["icmp type port-unreachable", "icmp type admin-prohibited"] {
         nft(&[
-            "flush chain ip policy forward",
-            &format!("add rule ip policy forward ip saddr 10.98.0.2 reject with {reject}"),
+            "flush chain ip cluster forward",
+            &format!("add rule ip cluster forward ip saddr 10.98.0.2 reject with {reject}"),
         ]);
         told(&control, 0, "is prohibited by 10.98.0.1");
     }
     // A reset may be anybody's; a canary that nobody serves, or that has no address, is none.
     nft(&[
-        "flush chain ip policy forward",
-        "add rule ip policy forward ip saddr 10.98.0.2 meta l4proto tcp reject with tcp reset",
+        "flush chain ip cluster forward",
+        "add rule ip cluster forward ip saddr 10.98.0.2 meta l4proto tcp reject with tcp reset",
     ]);
     told(&control, 1, "answered by a reset");
-    nft(&["flush chain ip policy forward", "add rule ip policy forward ip saddr 10.98.0.2 drop"]);
+    nft(&["flush chain ip cluster forward", "add rule ip cluster forward ip saddr 10.98.0.2 drop"]);
     told(
         &[control[0], control[1], "--canary", "canary.example:6443"],
         0,
@@ -554,8 +568,8 @@ fn a_network_policy_is_proven_and_its_absence_is_told() {
     told(&[control[0], control[1], "--canary", "10.98.0.1:1"], 1, "10.98.0.1:1 answered by a reset");
     // Where nothing at all can be reached nothing is proven.
     nft(&[
-        "add chain ip policy input { type filter hook input priority 0; }",
-        "add rule ip policy input ip saddr 10.98.0.2 drop",
+        "add chain ip cluster input { type filter hook input priority 0; }",
+        "add rule ip cluster input ip saddr 10.98.0.2 drop",
     ]);
     told(&control, 1, "as long as it cannot be reached nothing is proven");
 }
@@ -627,4 +641,48 @@ fn a_workspace_is_seeded_once_and_whole() {
     assert!(seed().expect(0).stderr.contains("seeded already"));
     assert_eq!(fs::read_to_string(volume.join("src/main.py")).expect("the file"), "mine");
     assert!(!volume.join("later").exists());
+}
+
+#[test]
+fn where_the_platform_fences_one_user_is_the_whole_sandbox() {
+    let world = World::new();
+    let _web = web(&world);
+    let [_, key] = operators_ca(&world).0;
+    chown(&key, Some(0), Some(SANDBOX)).expect("chown");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o440)).expect("chmod");
+    let certificate = key.with_file_name("ca.pem");
+    let trusted = world.directory().join("tls");
+    fs::create_dir(&trusted).expect("mkdir");
+    chown(&trusted, Some(SANDBOX), Some(SANDBOX)).expect("chown");
+    let run = |policy: &str, flags: &[&str], script: &str| {
+        let mut command = container(world.machine(), supervisor());
+        command.args(["--mode=network,process", "--workdir=/tmp", "--policy"]).arg(world.file("policy.yaml", policy));
+        command.arg("--trust-dir").arg(&trusted).arg("--ca-cert").arg(&certificate).arg("--ca-key").arg(&key);
+        command.args(flags).args(["--", "/bin/sh", "-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        finished(Daemon::spawn(command))
+    };
+    let script = format!(
+        "{CURL}; python3 -c 'import urllib.request as u; u.urlopen(\"http://api.example.com/\")' 2>&1 | tail -1; \
+         head -1 $SSL_CERT_FILE; cat {} 2>&1; cat /proc/1/environ 2>&1; grep CapEff /proc/self/status; \
+         python3 -c 'import socket as s\ntry: s.socket(s.AF_INET, s.SOCK_DGRAM)\nexcept OSError as x: print(\"errno\", x.errno)'; \
+         {} --noproxy '*'",
+        key.display(),
+        CURL
+    );
+    let outcome = run(POLICY, &["--fence=elsewhere"], &script).expect(0);
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!((lines[0], lines[2]), ("200", "-----BEGIN CERTIFICATE-----"), "{outcome:?}");
+    assert!(lines[1].contains("HTTP Error 403"), "{outcome:?}");
+    assert!(lines[3].contains("Permission denied") && lines[4].contains("Permission denied"), "{outcome:?}");
+    assert_eq!(&lines[5..7], ["CapEff:\t0000000000000000", "errno 1"], "{outcome:?}");
+    // What it trades: around the proxy it is the platform's to stop the workload. It is told, and Landlock can do it for TCP.
+    assert_eq!(lines[7], "200", "{outcome:?}");
+    assert!(outcome.stderr.contains("no-own-fence") || outcome.stderr.contains("NetworkPolicy"), "{outcome:?}");
+    let strict = run(POLICY, &["--fence=elsewhere", "--landlock-net=strict"], &format!("{CURL}; {CURL} --noproxy '*'"));
+    assert_eq!(strict.stdout, "200\n000\n", "{strict:?}");
+    // A policy that grants the CA's key is refused.
+    let granted = POLICY.replace("/usr, /lib", &format!("{}, /usr, /lib", key.display()));
+    let outcome = run(&granted, &["--fence=none"], "echo launched");
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("could read the secret"), "{outcome:?}");
+    assert!(run(POLICY, &["--fence=none"], "echo launched").expect(0).stdout.contains("launched"), "control");
 }

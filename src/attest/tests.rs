@@ -29,7 +29,9 @@ async fn session<'v>(verifier: &'v Verifier, client: &Key) -> Result<(Session, A
         drop(theirs);
         admission
     };
-    let (opened, admitted) = tokio::join!(open(&mut ours, client), admitted);
+    // Who gives up hangs up.
+    let opened = async move { open(&mut ours, client).await };
+    let (opened, admitted) = tokio::join!(opened, admitted);
     Ok((opened?, admitted?))
 }
 

@@ -107,7 +107,7 @@ pub enum LandlockError {
     /// A secret depends on it.
     #[error(
         "the workload has the supervisor's own user, and Landlock alone keeps it from the supervisor's secrets: {reason}; \
-         start it without --attestation-key, or where Landlock is enabled"
+         start it where Landlock is enabled, or in a topology with a proxy of another user"
     )]
     Needed {
         /// Cause and remedy.

@@ -116,7 +116,10 @@ impl Attestation {
         events.find(
             Severity::High,
             "attestation-refused",
-            format!("a connection was closed for what it attested: {why}{times}; somebody in the agent's pod tries to pass for another program, or between the pods"),
+            format!(
+                "a connection was closed for what it attested: {why}{times}; somebody in the agent's pod, or between the pods, \
+                 tries to pass for another program"
+            ),
         );
     }
 }

@@ -14,6 +14,7 @@ mod mark_node_ready;
 mod network;
 mod network_init;
 mod pages;
+mod platform;
 mod policy;
 mod process;
 mod proxy;

@@ -1,6 +1,6 @@
 //! What `network` and the combined sandbox do alike: open the policy, find out who asks, serve the proxy.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,14 +12,16 @@ use tokio::sync::watch;
 
 use super::sandbox::Failure;
 use crate::attest::Verifier;
-use crate::attribution::{AttributionConfig, Attributor, Processes};
+use crate::attribution::{AttributionConfig, Attributor, Processes, Supervisors};
 use crate::cli::{BinaryIdentity, OnInvalidPolicy, PolicyOptions, TlsOptions, UpstreamProxy};
+use crate::contract::{PROXY_PORT, PROXY_URL};
 use crate::egress::learn::Learner;
 use crate::egress::limits::{LISTEN_BACKLOG, Patience};
 use crate::egress::tls::{Termination, authority::Authority, upstream::Upstream};
 use crate::egress::{Credentials, ParentSettings, Proxy, ProxyUrl, Resolver, Settings};
 use crate::event::{Events, Severity};
 use crate::policy::{OnInvalid, Policy, PolicySource, Sources, Store};
+use crate::sys::netlink::{Protocol, Socket};
 
 /// Where names are looked up, the supervisor's own view of them (hosts(5), resolv.conf(5)).
 const HOSTS: &str = "/etc/hosts";
@@ -54,6 +56,16 @@ pub fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     // A second listen(2) changes the backlog alone; the standard library's is 128.
     nix::sys::socket::listen(&listener, Backlog::new(LISTEN_BACKLOG)?)?;
     Ok(listener)
+}
+
+/// Where the workload connects. Not every pod has IPv6.
+pub fn listen_for_the_workload() -> Result<Vec<TcpListener>, Failure> {
+    let four = bind((Ipv4Addr::LOCALHOST, PROXY_PORT).into()).map_err(|error| {
+        Failure::setup(format!(
+            "{PROXY_URL}, where the workload is to find its proxy: {error}; end the program that has it"
+        ))
+    })?;
+    Ok([Some(four), bind((Ipv6Addr::LOCALHOST, PROXY_PORT).into()).ok()].into_iter().flatten().collect())
 }
 
 /// Threads for digests and scans. A workload decides how many of those it causes, so more would be its to spend.
@@ -129,6 +141,16 @@ pub fn deciding_files(options: &PolicyOptions) -> Vec<PathBuf> {
     options.policy.iter().chain(&options.policy_rules).cloned().chain(options.wasm()).collect()
 }
 
+/// Nobody, which is said.
+pub fn relaxed(events: &Events) -> Option<Arc<Attributor>> {
+    events.find(
+        Severity::Medium,
+        "identity-relaxed",
+        "binary identity is relaxed: whoever can reach the proxy may go where any entry allows",
+    );
+    None
+}
+
 /// Who finds out which program asks; nobody in relaxed mode, which is said, and for which nothing need be there.
 pub fn attributor(
     options: &PolicyOptions,
@@ -136,12 +158,7 @@ pub fn attributor(
     parts: impl FnOnce() -> Result<AttributionConfig, Failure>,
 ) -> Result<Option<Arc<Attributor>>, Failure> {
     if options.binary_identity == BinaryIdentity::Relaxed {
-        events.find(
-            Severity::Medium,
-            "identity-relaxed",
-            "binary identity is relaxed: whoever can reach the proxy may go where any entry allows",
-        );
-        return Ok(None);
+        return Ok(relaxed(events));
     }
     Ok(Some(Arc::new(Attributor::new(parts()?))))
 }
@@ -152,6 +169,26 @@ pub fn sandbox_processes(own_proc: Option<OwnedFd>, init: u32) -> std::io::Resul
         Some(proc) => Processes::Dedicated(proc),
         None => Processes::Below { proc: open_proc()?, root_pid: init },
     })
+}
+
+/// Who finds out which of the workload's programs owns a connection. As the first process of the container's own PID
+/// namespace we see nothing but what we have started; elsewhere only what descends from the workload's init counts.
+pub fn attributor_of_own_workload(init: u32) -> Result<Arc<Attributor>, Failure> {
+    let own = std::process::id();
+    let diagnosis = Socket::open(Protocol::SocketDiagnosis).map_err(|error| {
+        Failure::setup(format!(
+            "which program owns a connection cannot be told here: socket diagnosis: {error}; leave --attestation-key out and \
+             give the proxy --binary-identity=relaxed"
+        ))
+    })?;
+    let proc = open_proc().map_err(|error| Failure::setup(format!("/proc: {error}")))?;
+    let processes = match own {
+        1 => Processes::Others { proc, own_pid: own },
+        _ => Processes::Below { proc, root_pid: init },
+    };
+    let attributor = Attributor::new(AttributionConfig { diagnosis, processes });
+    attributor.leave_out(Supervisors { process: own, init });
+    Ok(Arc::new(attributor))
 }
 
 /// The machine's /proc.

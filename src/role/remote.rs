@@ -1,20 +1,16 @@
 //! `process` beside a proxy in another pod: the workload's static policy is read here, its connections are carried to the proxy,
 //! and told whose they are.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use nix::sys::prctl;
 use tokio::sync::watch;
 
 use super::sandbox::{self, Failure};
 use super::workload::{self, Surroundings, Workload};
 use super::{process, proxy};
 use crate::attest::Key;
-use crate::attribution::{AttributionConfig, Attributor, Processes, Supervisors};
 use crate::cli::{self, Fence, LandlockNet};
-use crate::confine::landlock::{self, LandlockError};
 use crate::confine::seccomp::Sockets;
 use crate::contract::{PROXY_PORT, PROXY_URL, env};
 use crate::egress::Resolver;
@@ -23,12 +19,8 @@ use crate::egress::remote::{Remote, RemoteSettings};
 use crate::event::{Events, Severity, admin};
 use crate::policy::host::Host;
 use crate::policy::{self, Policy};
-use crate::sys::netlink::{Protocol, Socket};
 use crate::workload::environment::Recipe;
 use crate::workload::{Orders, launch, supervise, trust};
-
-/// Variables that name credentials of the supervisor's for the gateway. The workload has its user.
-const CREDENTIALS: [&str; 2] = ["OPENSHELL_TLS_KEY", "OPENSHELL_K8S_SA_TOKEN_FILE"];
 
 /// Runs the workload; the exit code is its own.
 ///
@@ -49,7 +41,7 @@ pub(super) fn start(arguments: cli::Process, url: &str) -> Result<u8, Failure> {
     let (orders, environment) = orders(&workload, &policy, remote, &events)?;
     refuse_writable_policy(remote, &orders)?;
     refuse_readable_secrets(remote, &orders)?;
-    let listeners = listen()?;
+    let listeners = proxy::listen_for_the_workload()?;
     let admin = arguments.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
     let plan = Plan { workload, orders, environment, destination, key, listeners, fence: arguments.fence };
@@ -90,16 +82,7 @@ fn destination(url: &str) -> Result<(Host, u16), Failure> {
 
 /// The sandbox's key, once it is sure that the workload, which is the same user, will not be able to come by it.
 fn secret(file: &Path) -> Result<Key, Failure> {
-    let probe = landlock::probe();
-    if probe.status == landlock::Status::Not {
-        return Err(Failure::setup(LandlockError::Needed { reason: probe.reason.unwrap_or_default() }));
-    }
-    if prctl::get_dumpable() != Ok(false) {
-        return Err(Failure::setup(
-            "the supervisor can be traced and dumped by its own user, who could read the attestation key out of it: prctl \
-             (PR_SET_DUMPABLE) was refused; allow it in the container's seccomp profile",
-        ));
-    }
+    sandbox::refuse_exposure()?;
     Key::read(file).map_err(|error| Failure::setup(format!("--attestation-key {error}")))
 }
 
@@ -154,20 +137,8 @@ fn refuse_writable_policy(remote: &cli::RemoteProxy, orders: &Orders) -> Result<
 
 /// What the workload could read it could use.
 fn refuse_readable_secrets(remote: &cli::RemoteProxy, orders: &Orders) -> Result<(), Failure> {
-    let named = CREDENTIALS.iter().filter_map(std::env::var_os).map(PathBuf::from).filter(|file| file.exists());
-    let files = remote.attestation_key.iter().cloned().chain(named);
+    let files = remote.attestation_key.iter().cloned().chain(sandbox::credentials_for_the_gateway());
     sandbox::refuse_readable(files, &orders.identity, &orders.grants)
-}
-
-/// Where the workload connects. Not every pod has IPv6.
-fn listen() -> Result<Vec<TcpListener>, Failure> {
-    let bind = |address: SocketAddr| proxy::bind(address);
-    let four = bind((Ipv4Addr::LOCALHOST, PROXY_PORT).into()).map_err(|error| {
-        Failure::setup(format!(
-            "{PROXY_URL}, where the workload is to find its proxy: {error}; end the program that has it"
-        ))
-    })?;
-    Ok([Some(four), bind((Ipv6Addr::LOCALHOST, PROXY_PORT).into()).ok()].into_iter().flatten().collect())
 }
 
 async fn serve(plan: Plan, admin_listener: Option<TcpListener>, events: &Events) -> Result<u8, Failure> {
@@ -180,7 +151,7 @@ async fn serve(plan: Plan, admin_listener: Option<TcpListener>, events: &Events)
     }
     let prepared = launch::prepare(plan.orders).await?;
     let attesting = match plan.key {
-        Some(key) => Some((key, attributor(prepared.init)?)),
+        Some(key) => Some((key, proxy::attributor_of_own_workload(prepared.init)?)),
         None => None,
     };
     let settings = RemoteSettings {
@@ -215,26 +186,6 @@ async fn serve(plan: Plan, admin_listener: Option<TcpListener>, events: &Events)
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
     plan.workload.record_end(code, events);
     Ok(code)
-}
-
-/// Who finds out which of the workload's programs owns a connection. As the first process of the container's own PID
-/// namespace we see nothing but what we have started; elsewhere only what descends from the workload's init counts.
-fn attributor(init: u32) -> Result<Arc<Attributor>, Failure> {
-    let own = std::process::id();
-    let diagnosis = Socket::open(Protocol::SocketDiagnosis).map_err(|error| {
-        Failure::setup(format!(
-            "--attestation-key: which program owns a connection cannot be told here: socket diagnosis: {error}; leave the key \
-             out, and give the proxy --binary-identity=relaxed"
-        ))
-    })?;
-    let proc = proxy::open_proc().map_err(|error| Failure::setup(format!("/proc: {error}")))?;
-    let processes = match own {
-        1 => Processes::Others { proc, own_pid: own },
-        _ => Processes::Below { proc, root_pid: init },
-    };
-    let attributor = Attributor::new(AttributionConfig { diagnosis, processes });
-    attributor.leave_out(Supervisors { process: own, init });
-    Ok(Arc::new(attributor))
 }
 
 #[cfg(test)]

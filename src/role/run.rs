@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::platform;
 use super::sandbox::{self, Failure, Plan};
 use super::workload::{self, Workload};
 use crate::cli;
@@ -18,6 +19,9 @@ pub fn run(arguments: cli::Run) -> u8 {
 
 /// Runs a container's workload; the exit code is the workload's.
 pub fn combined(arguments: cli::Combined) -> u8 {
+    if arguments.platform.fence != cli::CombinedFence::Own {
+        return sandbox::report(platform::start(arguments));
+    }
     sandbox::report(plan_for_container(arguments).and_then(sandbox::run))
 }
 

@@ -12,7 +12,7 @@ use super::workload::{self, Surroundings, Workload};
 use crate::attribution::{AttributionConfig, Attributor, Transport};
 use crate::cli;
 use crate::confine::identity::Identity;
-use crate::confine::landlock::{self, Grants};
+use crate::confine::landlock::{self, Grants, LandlockError};
 use crate::confine::seccomp::Sockets;
 use crate::contract::{PROXY_PORT, PROXY_URL, TRUST_DIRECTORY, exit};
 use crate::egress::ParentSettings;
@@ -96,8 +96,8 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
         let identity = workload::identify(&policy.process, &events)?;
         (identity, plan.workload.grants(&policy.filesystem, policy.landlock))
     };
-    refuse_writable_policy(&plan, &identity, &grants)?;
-    refuse_readable_secrets(&plan, &identity, &grants)?;
+    refuse_writable_policy(&plan.options, &identity, &grants)?;
+    refuse_readable_secrets(&plan.options, &identity, &grants)?;
     let trust = trust(&plan, &termination, &events);
     let lesson = plan.learn.as_deref().map(Lesson::begin).transpose()?;
     let (orders, environment) = orders(&plan, identity, grants, trust)?;
@@ -286,16 +286,39 @@ fn check_privileges() -> Result<(), Failure> {
 }
 
 /// A policy that the workload could rewrite is no policy (design §3).
-fn refuse_writable_policy(plan: &Plan, identity: &Identity, grants: &Grants) -> Result<(), Failure> {
-    if plan.options.policy.allow_writable_policy {
+pub fn refuse_writable_policy(options: &cli::Sandbox, identity: &Identity, grants: &Grants) -> Result<(), Failure> {
+    if options.policy.allow_writable_policy {
         return Ok(());
     }
     let who = workload_writes(identity, grants);
-    let mut files = proxy::deciding_files(&plan.options.policy);
-    files.extend(plan.options.upstream.upstream_proxy_auth_file.clone());
-    files.extend(plan.options.tls.files().cloned());
+    let mut files = proxy::deciding_files(&options.policy);
+    files.extend(options.upstream.upstream_proxy_auth_file.clone());
+    files.extend(options.tls.files().cloned());
     let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
     policy::writable::refuse_writable(&files, &who).map_err(Failure::setup)
+}
+
+/// Variables that name credentials of the supervisor's for the gateway.
+const CREDENTIALS: [&str; 2] = ["OPENSHELL_TLS_KEY", "OPENSHELL_K8S_SA_TOKEN_FILE"];
+
+/// Files with credentials for the gateway. Where the workload has the supervisor's user, Landlock alone keeps it from them.
+pub fn credentials_for_the_gateway() -> impl Iterator<Item = PathBuf> {
+    CREDENTIALS.iter().filter_map(std::env::var_os).map(PathBuf::from).filter(|file| file.exists())
+}
+
+/// Makes sure that the workload, which will be the same user, cannot come by what the supervisor knows.
+pub fn refuse_exposure() -> Result<(), Failure> {
+    let probe = landlock::probe();
+    if probe.status == landlock::Status::Not {
+        return Err(Failure::setup(LandlockError::Needed { reason: probe.reason.unwrap_or_default() }));
+    }
+    if nix::sys::prctl::get_dumpable() != Ok(false) {
+        return Err(Failure::setup(
+            "the supervisor can be traced and dumped by its own user, who could read its secrets out of it: prctl \
+             (PR_SET_DUMPABLE) was refused; allow it in the container's seccomp profile",
+        ));
+    }
+    Ok(())
 }
 
 /// What the workload will be able to write.
@@ -310,8 +333,8 @@ pub fn workload_writes(identity: &Identity, grants: &Grants) -> WorkloadWrites {
 }
 
 /// A password that the workload could read is its own to use, and a key to sign with makes it any host (design §3).
-fn refuse_readable_secrets(plan: &Plan, identity: &Identity, grants: &Grants) -> Result<(), Failure> {
-    let secrets = plan.options.upstream.upstream_proxy_auth_file.iter().chain(&plan.options.tls.ca_key);
+pub fn refuse_readable_secrets(options: &cli::Sandbox, identity: &Identity, grants: &Grants) -> Result<(), Failure> {
+    let secrets = options.upstream.upstream_proxy_auth_file.iter().chain(&options.tls.ca_key);
     refuse_readable(secrets.cloned(), identity, grants)
 }
 

@@ -143,14 +143,23 @@ impl Remote {
             Ok((ahead, state(attesting, &client, peer, local).await))
         };
         let dialled = async { self.route.dial().await.map_err(Some) };
-        let ((mut ahead, statement), mut upstream) = match tokio::try_join!(stated, dialled) {
+        let ((mut ahead, statement), upstream) = match tokio::try_join!(stated, dialled) {
             Ok(both) => both,
             Err(None) => return,
             Err(Some(why)) => return self.unavailable(&client, why).await,
         };
+        let mut upstream = Some(upstream);
         for _ in 0..limits::SESSIONS_TRIED {
             let session = match attesting.sessions.current().await {
                 Ok(session) => session,
+                Err(why) => return self.refuse(&client, why).await,
+            };
+            let dialled = match upstream.take() {
+                Some(upstream) => Ok(upstream),
+                None => self.route.dial().await,
+            };
+            let upstream = match dialled {
+                Ok(upstream) => upstream,
                 Err(why) => return self.refuse(&client, why).await,
             };
             let mut first = session.preface(&statement);
@@ -167,10 +176,6 @@ impl Remote {
                 }
                 First::UnknownSession => attesting.sessions.forget(&session),
             }
-            upstream = match self.route.dial().await {
-                Ok(upstream) => upstream,
-                Err(why) => return self.refuse(&client, why).await,
-            };
         }
         self.refuse(&client, "it opens sessions and does not know them afterwards".to_owned()).await;
     }
