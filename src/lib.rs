@@ -1,6 +1,8 @@
 //! Every role of an agent sandbox in one executable, and the contract those roles share with the driver that renders
 //! pods. Arrows point one way: `main → role → mechanisms → sys`.
 #![deny(unsafe_code)]
+// They panic when nobody reads; see `event::say`.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 pub mod contract;
 pub mod driver;

@@ -3,6 +3,25 @@
 //! A mechanism that allows, refuses or notices something says so by [`Events::emit`]; what becomes of it (a JSON line,
 //! a line on stderr, a counter) is decided here and nowhere else.
 
+/// A line for people on standard error. Whoever read it may have gone, which `eprintln!` takes for a reason to panic; nothing
+/// that goes on depends on being read.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
+/// The same on standard output.
+macro_rules! show {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
+pub(crate) use {say, show};
+
 mod line;
 mod ocsf;
 mod sink;

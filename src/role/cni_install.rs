@@ -18,6 +18,7 @@ use crate::cni::credentials::Credentials;
 use crate::cni::installation::{Installation, Standing};
 use crate::cni::program::Program;
 use crate::cni::readiness::{PATIENCE, Readiness};
+use crate::event::say;
 use crate::event::{Events, Severity, admin};
 use crate::kube::node::Node;
 use crate::kube::{Access, Client, Resource};
@@ -290,7 +291,7 @@ impl Installer {
         // A name in it may be anybody's.
         let status: String = status.to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         if status != self.told {
-            eprintln!("openshell-supervisor: cni-install: {status}");
+            say!("openshell-supervisor: cni-install: {status}");
             self.told = status;
         }
     }
@@ -308,7 +309,7 @@ impl Installer {
 }
 
 fn tell_of(change: &Change, events: &Events) {
-    eprintln!("openshell-supervisor: cni-install: {change}");
+    say!("openshell-supervisor: cni-install: {change}");
     events.find(Severity::Informational, "cni-chain", change.to_string());
 }
 

@@ -9,6 +9,7 @@ use crate::contract::HOST_ALIAS;
 use crate::doctor::bait::Laid;
 use crate::doctor::escape::{self, Attempt, Bait};
 use crate::doctor::{Check, Status, probe};
+use crate::event::show;
 
 /// The argument by which the executable, as the workload, knows what it is there for.
 const INSIDE: &str = "--from-inside";
@@ -36,7 +37,7 @@ pub fn run(arguments: cli::Doctor) -> u8 {
     }
     let broken = checks.iter().any(|check| check.status == Status::Broken);
     if arguments.json {
-        println!("{}", serde_json::json!({ "ok": !broken, "checks": checks }));
+        show!("{}", serde_json::json!({ "ok": !broken, "checks": checks }));
     } else {
         checks.iter().for_each(print);
     }
@@ -48,7 +49,7 @@ fn from_inside(bait: &str) -> u8 {
     let Ok(bait) = serde_json::from_str::<Bait>(bait) else { return crate::contract::exit::USAGE };
     match serde_json::to_string(&escape::attempt_all(&bait)) {
         Ok(attempts) => {
-            println!("{attempts}");
+            show!("{attempts}");
             0
         }
         Err(_) => 1,
@@ -104,8 +105,8 @@ fn print(check: &Check) {
         Status::Missing => "missing",
         Status::Broken => "BROKEN ",
     };
-    println!("{mark}  {}: {}", check.name, check.detail);
+    show!("{mark}  {}: {}", check.name, check.detail);
     if let Some(remedy) = &check.remedy {
-        println!("         → {remedy}");
+        show!("         → {remedy}");
     }
 }

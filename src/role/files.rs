@@ -13,6 +13,7 @@ use crate::access::files::streams::Ending;
 use crate::access::files::{Names, scp, sftp, tar};
 use crate::confine::accounts::{Accounts, Key};
 use crate::contract::exit;
+use crate::event::say;
 
 /// Does what the words ask for, with the standard streams; the exit code.
 pub fn run(words: &[CString], environment: &[CString]) -> u8 {
@@ -23,7 +24,7 @@ pub fn run(words: &[CString], environment: &[CString]) -> u8 {
         Ok(true) => 0,
         Ok(false) => exit::INCOMPLETE,
         Err(error) => {
-            eprintln!("openshell-supervisor: {error}");
+            say!("openshell-supervisor: {error}");
             exit::INCOMPLETE
         }
     }

@@ -4,13 +4,14 @@ use super::proxy;
 use super::sandbox::{self, Failure};
 use crate::access::client;
 use crate::cli;
+use crate::event::say;
 
 /// Ends when it is told to, or the sandbox ends.
 pub fn run(arguments: cli::Forward) -> u8 {
     let (local, port) = arguments.ports;
     let outcome = proxy::runtime().map_err(Failure::setup).and_then(|runtime| {
         let forward = client::forward(&arguments.door.ssh_socket_path, local, port, |address| {
-            eprintln!("openshell-supervisor: forward: {address} is port {port} of the sandbox");
+            say!("openshell-supervisor: forward: {address} is port {port} of the sandbox");
         });
         runtime.block_on(forward).map(|()| 0).map_err(Failure::setup)
     });

@@ -5,6 +5,7 @@ use nix::sys::signal::Signal;
 
 use super::files;
 use crate::contract::exit;
+use crate::event::say;
 use crate::netns;
 use crate::sys::process::{self, Side};
 use crate::workload::control::{CONTROL_FD, Control, Failure, Report, Request};
@@ -32,7 +33,7 @@ pub fn main() -> u8 {
     let control = match Control::inherited() {
         Ok(control) => control,
         Err(error) => {
-            eprintln!("openshell-supervisor launch: descriptor {CONTROL_FD}: {error}; this role starts no other way");
+            say!("openshell-supervisor launch: descriptor {CONTROL_FD}: {error}; this role starts no other way");
             return exit::USAGE;
         }
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::sandbox::{self, Failure};
 use crate::cli;
 use crate::contract::node::READY_LABEL;
+use crate::event::say;
 use crate::kube::node::Node;
 use crate::kube::{Access, Client};
 
@@ -32,6 +33,6 @@ fn mark(arguments: &cli::MarkNodeReady) -> Result<u8, Failure> {
     let (verb, state) = if arguments.remove { ("taken away from", "has not") } else { ("set on", "has") };
     let outcome = if written.label { format!("is {verb} node {name}") } else { format!("node {name} {state} already") };
     let taints = if written.taints > 0 { ", the startup taint is taken off" } else { "" };
-    eprintln!("openshell-supervisor: mark-node-ready: label {READY_LABEL}: {outcome}{taints}");
+    say!("openshell-supervisor: mark-node-ready: label {READY_LABEL}: {outcome}{taints}");
     Ok(0)
 }

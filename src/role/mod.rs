@@ -40,6 +40,7 @@ use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use crate::cli;
 use crate::contract::exit;
+use crate::event::say;
 
 /// A role, or a tool for people: one row of [`TABLE`].
 pub struct Role {
@@ -224,7 +225,7 @@ pub fn dispatch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(Choice::Version) => print(&format!("openshell-supervisor {}\n", env!("CARGO_PKG_VERSION"))),
         Ok(Choice::Help) => print(&format!("{}", program().render_help())),
         Err(wrong) => {
-            eprintln!("openshell-supervisor: {wrong}\n\nRoles:\n{}", list());
+            say!("openshell-supervisor: {wrong}\n\nRoles:\n{}", list());
             ExitCode::from(exit::USAGE)
         }
     }

@@ -22,6 +22,7 @@ use crate::control::{
 };
 use crate::egress::ParentSettings;
 use crate::egress::tls::Termination;
+use crate::event::say;
 use crate::event::{Events, Severity, admin};
 use crate::fence::exempt::Exempt;
 use crate::policy::writable::WorkloadWrites;
@@ -205,7 +206,7 @@ async fn serve(
     let Some((sandbox, door)) = sandbox.zip(door) else {
         return told.await.map(|()| 0).map_err(|error| Failure::setup(format!("signal handlers: {error}")));
     };
-    eprintln!(
+    say!(
         "openshell-supervisor: network: waits for the workload's supervisor, {}, at {}",
         sandbox.expected,
         sandbox.socket.display()

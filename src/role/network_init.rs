@@ -3,6 +3,7 @@
 use super::sandbox::{self, Failure};
 use crate::cli;
 use crate::contract::Ids;
+use crate::event::say;
 use crate::fence::exempt::Exempt;
 use crate::fence::pod;
 use crate::volume::directory::Held;
@@ -33,7 +34,7 @@ fn start(arguments: &cli::NetworkInit) -> Result<u8, Failure> {
     shared.give(Ids { gid: arguments.sandbox_gid, ..owner }, SHARED_MODE).map_err(Failure::setup)?;
 
     let family = pod::raise(proxy).map_err(Failure::setup)?;
-    eprintln!(
+    say!(
         "openshell-supervisor: network-init: the {} fence stands, and lets out {}:{}",
         family.name(),
         owner.uid,

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use crate::cli;
 use crate::contract::exit;
+use crate::event::say;
 
 /// Prints the completion script of a shell.
 pub fn completions(arguments: cli::Completions) -> u8 {
@@ -24,7 +25,7 @@ pub fn man(arguments: cli::Man) -> u8 {
                 (role.command)().name(page).bin_name(name)
             }
             None => {
-                eprintln!("openshell-supervisor: man: no role {name:?}; the roles are\n{}", super::list());
+                say!("openshell-supervisor: man: no role {name:?}; the roles are\n{}", super::list());
                 return exit::USAGE;
             }
         },
@@ -33,7 +34,7 @@ pub fn man(arguments: cli::Man) -> u8 {
     match clap_mangen::Man::new(command).render(&mut page) {
         Ok(()) => write_out(&page),
         Err(error) => {
-            eprintln!("openshell-supervisor: man: cannot render the page: {error}");
+            say!("openshell-supervisor: man: cannot render the page: {error}");
             1
         }
     }

@@ -13,6 +13,7 @@ use crate::driver::{
     self, AttestationKey, Cluster, DriverConfig, Errors, NetworkEnforcement, Object, ProxyCa, SandboxSpec, Topology,
 };
 use crate::egress::tls::authority::{self, Authority};
+use crate::event::say;
 
 /// Exit code 0 with the objects on standard output; 2 with everything that is wrong with the inputs.
 pub fn run(arguments: cli::Render) -> u8 {
@@ -131,7 +132,7 @@ fn attestation_key(arguments: &cli::Render) -> Result<AttestationKey, Failure> {
 }
 
 fn say_what_is_made(what: &str, flags: &str) {
-    eprintln!(
+    say!(
         "openshell-supervisor: render: the sandbox has a {what} of its own that was made now; rendered again it has another \
          one, so apply what is printed once, or give {flags}"
     );

@@ -8,6 +8,7 @@ use super::sandbox::{self, Failure, Plan};
 use super::workload::{self, Workload};
 use crate::cli;
 use crate::egress::{Class, classify};
+use crate::event::say;
 use crate::policy::{self, host::Host};
 use crate::workload::command::Command;
 use crate::workload::environment::{self, Inherit, UserVariable};
@@ -88,7 +89,7 @@ fn current_directory() -> Result<Option<PathBuf>, Failure> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let holds_home = home.is_some_and(|home| home.starts_with(&here));
     if holds_home && here != Path::new("/") {
-        eprintln!(
+        say!(
             "openshell-supervisor: {here} holds your home directory, so the command may not use it; work in a directory \
              below, or say `--workdir {here}`",
             here = here.display()

@@ -18,6 +18,7 @@ use crate::contract::{PROXY_PORT, PROXY_URL, TRUST_DIRECTORY, exit};
 use crate::egress::ParentSettings;
 use crate::egress::learn::{self, Learner};
 use crate::egress::tls::{Termination, roots};
+use crate::event::say;
 use crate::event::{Actor, Events, EventsConfig, SandboxIdentity, Severity, admin};
 use crate::fence::bypass;
 use crate::netns::Provided;
@@ -73,7 +74,7 @@ impl Failure {
 /// Ends a role: its exit code, or the failure told on stderr and its code.
 pub fn report(outcome: Result<u8, Failure>) -> u8 {
     outcome.unwrap_or_else(|failure| {
-        eprintln!("openshell-supervisor: {}", failure.message);
+        say!("openshell-supervisor: {}", failure.message);
         failure.code
     })
 }

@@ -2,6 +2,7 @@
 
 use super::sandbox::{self, Failure};
 use crate::cli;
+use crate::event::say;
 use crate::volume::sideload;
 
 /// Exit code 0 when the copy is there, 125 with the reason otherwise.
@@ -12,6 +13,6 @@ pub fn run(arguments: cli::Sideload) -> u8 {
 fn copy(arguments: &cli::Sideload) -> Result<u8, Failure> {
     let copied =
         sideload::copy_to(&arguments.destination).map_err(|error| Failure::setup(format!("sideload: {error}")))?;
-    eprintln!("openshell-supervisor: sideload: copied {} bytes to {}", copied.bytes, copied.path.display());
+    say!("openshell-supervisor: sideload: copied {} bytes to {}", copied.bytes, copied.path.display());
     Ok(0)
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::sandbox::{self, Failure};
 use crate::cli;
 use crate::egress::tls::roots;
+use crate::event::say;
 use crate::workload::trust::{Gathered, Trust, authority};
 
 /// Exit code 0 when both files are there, 125 with the reason otherwise.
@@ -22,10 +23,10 @@ fn install(arguments: &cli::Trust) -> Result<u8, Failure> {
     let gathered = Gathered::of(|name| std::env::var_os(name), roots::system_bundle());
     let trust = Trust::extend(gathered, &authority, &arguments.upstream_ca);
     for note in &trust.notes {
-        eprintln!("openshell-supervisor: trust: {note}");
+        say!("openshell-supervisor: trust: {note}");
     }
     trust.write(&arguments.directory).map_err(|error| failed(&explained(&error, &arguments.directory)))?;
-    eprintln!("openshell-supervisor: trust: installed in {}", arguments.directory.display());
+    say!("openshell-supervisor: trust: installed in {}", arguments.directory.display());
     Ok(0)
 }
 

@@ -10,6 +10,7 @@ use super::sandbox::{self, Failure};
 use crate::cli;
 use crate::contract::env;
 use crate::egress::Resolver;
+use crate::event::say;
 use crate::fence::proof::{self, policy};
 use crate::policy::host::Host;
 
@@ -30,11 +31,11 @@ fn start(arguments: &cli::VerifyFence) -> Result<u8, Failure> {
 fn tell(arguments: &cli::VerifyFence, proof: Result<impl Display, impl Display>, remedy: &str) -> u8 {
     match proof {
         Ok(proof) => {
-            eprintln!("openshell-supervisor: verify-fence: proven: {proof}");
+            say!("openshell-supervisor: verify-fence: proven: {proof}");
             0
         }
         Err(doubt) => {
-            eprintln!("openshell-supervisor: verify-fence: not proven within {} s: {doubt}{remedy}", arguments.timeout);
+            say!("openshell-supervisor: verify-fence: not proven within {} s: {doubt}{remedy}", arguments.timeout);
             1
         }
     }

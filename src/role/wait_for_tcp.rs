@@ -11,6 +11,7 @@ use super::sandbox::{self, Failure};
 use crate::cli;
 use crate::contract::exit;
 use crate::egress::reach::reach;
+use crate::event::say;
 use crate::policy::host::Host;
 
 /// Between two tries. A service that comes up is found soon enough, and name servers are not flooded.
@@ -35,7 +36,7 @@ async fn wait_or_be_told_to_end(arguments: &cli::WaitForTcp) -> Result<u8, Failu
         _ = terminate.recv() => SignalKind::terminate(),
         _ = interrupt.recv() => SignalKind::interrupt(),
     };
-    eprintln!("openshell-supervisor: wait-for-tcp: ended by signal {}", told.as_raw_value());
+    say!("openshell-supervisor: wait-for-tcp: ended by signal {}", told.as_raw_value());
     Ok(exit::SIGNAL_BASE + u8::try_from(told.as_raw_value()).unwrap_or_default())
 }
 
@@ -54,7 +55,7 @@ async fn wait(arguments: &cli::WaitForTcp) -> u8 {
         match timeout_at(deadline, reach(host, *port)).await {
             Ok(Ok(address)) => {
                 let took = started.elapsed().as_secs_f64();
-                eprintln!(
+                say!(
                     "openshell-supervisor: wait-for-tcp: {destination} accepts at {address}, after {took:.1} s (try {tries})"
                 );
                 return 0;
@@ -64,7 +65,7 @@ async fn wait(arguments: &cli::WaitForTcp) -> u8 {
         }
         if timeout_at(deadline, sleep(PAUSE)).await.is_err() {
             let last = last.unwrap_or_else(|| "no answer, neither from a name server nor from an address".into());
-            eprintln!(
+            say!(
                 "openshell-supervisor: wait-for-tcp: {destination} accepted nothing within {} s (try {tries}); last: {last}",
                 arguments.timeout
             );

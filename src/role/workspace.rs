@@ -2,6 +2,7 @@
 
 use super::sandbox::{self, Failure};
 use crate::cli;
+use crate::event::say;
 use crate::volume::workspace;
 
 /// Exit code 0 when the volume has its first content, 125 with the reason otherwise.
@@ -13,11 +14,11 @@ fn seed(arguments: &cli::Workspace) -> Result<u8, Failure> {
     let seeded = workspace::seed(&arguments.source, &arguments.destination)
         .map_err(|error| Failure::setup(format!("workspace: {error}")))?;
     for note in &seeded.notes {
-        eprintln!("openshell-supervisor: workspace: {note}");
+        say!("openshell-supervisor: workspace: {note}");
     }
     if seeded.more_notes > 0 {
-        eprintln!("openshell-supervisor: workspace: and {} more of the kind", seeded.more_notes);
+        say!("openshell-supervisor: workspace: and {} more of the kind", seeded.more_notes);
     }
-    eprintln!("openshell-supervisor: workspace: {}: {seeded}", arguments.destination.display());
+    say!("openshell-supervisor: workspace: {}: {seeded}", arguments.destination.display());
     Ok(0)
 }

@@ -24,6 +24,7 @@ use super::ssh::channel::{Channel, Closed, Refused, Stream};
 use super::ssh::connection::{Connection, Opener};
 use super::ssh::wire::{Reader, Writer};
 use crate::contract::{SANDBOX_USER, exit};
+use crate::event::say;
 use crate::sys::tty;
 use crate::workload::tty_modes;
 
@@ -319,7 +320,7 @@ pub async fn forward(
         tokio::spawn(async move {
             match channel.opened().await {
                 Ok(()) => forward::carry(channel, stream).await,
-                Err(refused) => eprintln!("openshell-supervisor: forward: {refused}"),
+                Err(refused) => say!("openshell-supervisor: forward: {refused}"),
             }
         });
     }
