@@ -14,9 +14,6 @@ use crate::driver::{
 };
 use crate::workload::{command, environment};
 
-/// What is rendered for roles and flags that are still to come; whoever brings one takes it from here.
-const PENDING: [&str; 1] = ["--mode=network,process --fence"];
-
 const SANDBOX: &str = "id: 6f1c2a34\nname: demo\nworkspace: default\ncommand: [sh, -c, 'echo $HOME $(A)']\ntty: true\n\
                        environment: {A: \"$(B) $$\"}\nlog_level: info\ngpu: {}\npolicy: {version: 1}\n";
 
@@ -87,18 +84,8 @@ fn taken(words: &[String]) -> Result<&'static Role, String> {
     parsed.map(|_| role).map_err(|error| error.to_string())
 }
 
-fn is_pending(words: &[String]) -> Option<&'static str> {
-    let line = words.iter().map(|word| word.split('=').next().unwrap_or(word)).collect::<Vec<_>>().join(" ");
-    let (whole, mode) = (words.join(" "), words.get(1).map_or("", String::as_str));
-    PENDING.into_iter().find(|pending| match pending.split_once(' ') {
-        Some((of, flag)) => mode == of && line.contains(flag),
-        None => whole.contains(pending),
-    })
-}
-
 #[test]
 fn every_rendered_command_and_probe_is_one_that_a_role_takes() {
-    let mut pending = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for (name, objects) in everything() {
         for (_, container) in containers(&objects) {
@@ -107,22 +94,14 @@ fn every_rendered_command_and_probe_is_one_that_a_role_takes() {
                 if command.is_empty() {
                     continue;
                 }
-                match taken(&command) {
-                    Ok(role) => {
-                        seen.insert(role.name);
-                    }
-                    Err(error) => match is_pending(&command) {
-                        Some(of) => {
-                            pending.insert(of);
-                        }
-                        None => panic!("{name}: {command:?}: {error}"),
-                    },
-                }
+                let role = taken(&command).unwrap_or_else(|error| panic!("{name}: {command:?}: {error}"));
+                seen.insert(role.name);
             }
         }
     }
     for role in [
         "network",
+        "network,process",
         "process",
         "network-init",
         "verify-fence",
@@ -134,7 +113,6 @@ fn every_rendered_command_and_probe_is_one_that_a_role_takes() {
     ] {
         assert!(seen.contains(role), "{role} is not rendered: {seen:?}");
     }
-    assert_eq!(pending, PENDING.into_iter().collect(), "what has come is pending no more");
     // Control.
     assert!(taken(&["x", "--mode=process", "--no-such-flag"].map(String::from)).is_err());
     assert!(taken(&["x", "--mode=no-such-role"].map(String::from)).is_err());
@@ -148,7 +126,7 @@ fn every_rendered_variable_is_read_by_the_role_that_gets_it_and_reads_as_it_was_
     for (name, objects) in everything() {
         for (_, container) in containers(&objects) {
             let command = words(&container["command"]);
-            let Ok(role) = taken(&command) else { continue };
+            let role = taken(&command).unwrap_or_else(|error| panic!("{name}: {command:?}: {error}"));
             let flags: Vec<String> = (role.command)()
                 .get_arguments()
                 .filter_map(|flag| flag.get_env()?.to_str().map(str::to_owned))
