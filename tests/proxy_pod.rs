@@ -174,12 +174,18 @@ impl<'w> Pods<'w> {
         daemon
     }
 
-    /// Waits until nothing of a container that was killed is left in the agent's pod.
-    fn wait_until_empty(&self) {
+    /// Ends the agent's container as a runtime does: all that is in it. `unshare --kill-child` is not heard of any more by
+    /// what has changed its user (prctl(2), PR_SET_PDEATHSIG).
+    fn kill(&self, process: Daemon) {
         eventually("the agent's pod is empty", || {
             let pids = Command::new("ip").args(["netns", "pids", &self.agent]).output().expect("ip (package iproute2)");
+            for pid in String::from_utf8_lossy(&pids.stdout).split_whitespace() {
+                // One that is gone already is as good.
+                let _ = Command::new("kill").args(["-KILL", pid]).stderr(Stdio::null()).status();
+            }
             pids.stdout.is_empty()
         });
+        drop(process);
     }
 
     fn reachable(&self) {
@@ -379,8 +385,7 @@ fn a_proxy_that_comes_back_is_used_again_and_the_workload_lives_on() {
         let _network = pods.network(keyed);
         until(&lines, "200");
         assert!(process.wait_within(Duration::ZERO).is_none());
-        drop(process);
-        pods.wait_until_empty();
+        pods.kill(process);
     }
     // What is told meanwhile can be acted upon.
     let outcome = pods.run(true, &[], "curl -sS http://api.example.com/");
