@@ -149,7 +149,8 @@ impl Trust {
         }
         // For a program that adds, whatever others are told to trust is no loss.
         bundle.add(added.as_bytes());
-        notes.extend((bundle.full || ca.full).then(too_much));
+        // Unless it was told when they were gathered.
+        notes.extend(Some(too_much()).filter(|note| (bundle.full || ca.full) && !notes.contains(note)));
         Self { ca: ca.text(), bundle: bundle.text(), notes }
     }
 
