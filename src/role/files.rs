@@ -47,12 +47,12 @@ fn carry(what: &Carrying, environment: &[CString]) -> Result<bool, String> {
             scp::serve(&command, input, output, &names).map_err(|error| error.to_string())
         }
         Carrying::In(directory) => {
-            let directory = names.from_home(directory);
+            let directory = names.expand(directory);
             std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
             told(tar::extract(input, &directory, &mut io::stderr()))
         }
         Carrying::Out(path) => {
-            let path = names.from_home(path);
+            let path = names.expand(path);
             // As a name beside others, so that what arrives has it.
             let (directory, name) = match (path.parent(), path.file_name()) {
                 (Some(parent), Some(name)) if parent.as_os_str().is_empty() => (Path::new("."), PathBuf::from(name)),
@@ -81,7 +81,7 @@ impl Inside {
     }
 
     /// `~` and what is below it; everything else as it is.
-    fn from_home(&self, path: &Path) -> PathBuf {
+    fn expand(&self, path: &Path) -> PathBuf {
         match (path.strip_prefix("~"), &self.home) {
             (Ok(rest), Some(home)) => home.join(rest),
             _ => path.to_owned(),

@@ -352,7 +352,7 @@ mod tests {
         let nobody = place("127.0.0.1", 1);
         assert!(matches!(proof(&[], std::slice::from_ref(&served)), Err(PolicyDoubt::NoCanary)));
         assert!(matches!(proof(std::slice::from_ref(&served), &[]), Err(PolicyDoubt::NoControl)));
-        let doubt = proof(&[served.clone()], &[served.clone()]).unwrap_err().to_string();
+        let doubt = proof(std::slice::from_ref(&served), std::slice::from_ref(&served)).unwrap_err().to_string();
         assert!(doubt.contains("accepted a connection: no NetworkPolicy keeps this pod from it"), "{doubt}");
         let doubt = proof(std::slice::from_ref(&nobody), std::slice::from_ref(&served)).unwrap_err().to_string();
         assert!(doubt.contains("answered by a reset"), "{doubt}");
