@@ -19,6 +19,8 @@ fn main() {
             Ok(()) => {
                 println!("cargo::rustc-link-arg-bins=-Wl,--no-eh-frame-hdr");
                 println!("cargo::rustc-link-arg-bins=-Wl,-T,{}", script.display());
+                // See src/sys/unwind.rs.
+                println!("cargo::rustc-link-arg-bins=-Wl,--wrap=_Unwind_Backtrace");
             }
             Err(error) => println!("cargo::error={}: {error}", script.display()),
         }

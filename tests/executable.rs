@@ -87,6 +87,23 @@ fn without_wasm_policies_it_is_smaller() {
 }
 
 #[test]
+fn an_error_whose_backtrace_is_asked_for_is_told_all_the_same() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (policy, rules) = (directory.path().join("policy.yaml"), directory.path().join("rules.rego"));
+    std::fs::write(&policy, "version: 1\n").expect("write");
+    std::fs::write(&rules, "package openshell.egress\ndecision := {\n").expect("write");
+    for value in [None, Some("1"), Some("full")] {
+        let mut explain = Command::new(supervisor());
+        explain.args(["policy", "explain"]).arg(&policy).arg("--policy-rules").arg(&rules);
+        explain.args(["--host", "api.example.com", "--port", "443", "--binary", "/usr/bin/curl"]);
+        explain.env_remove("RUST_BACKTRACE").envs(value.map(|value| ("RUST_BACKTRACE", value)));
+        let told = explain.output().expect("start");
+        let stderr = String::from_utf8_lossy(&told.stderr);
+        assert!(told.status.code() == Some(1) && stderr.contains("rules.rego:3:1"), "{value:?}: {told:?}");
+    }
+}
+
+#[test]
 fn no_program_is_executed_but_itself_and_the_workload() {
     let trace = std::env::temp_dir().join(format!("openshell-trace-{}", std::process::id()));
     let status = Command::new("strace")

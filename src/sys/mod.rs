@@ -15,4 +15,5 @@ pub mod process;
 pub mod procfs;
 pub mod reactor;
 pub mod tty;
+mod unwind;
 pub mod xattr;
