@@ -12,6 +12,7 @@ mod door;
 pub mod files;
 mod forward;
 mod knock;
+mod quoting;
 mod server;
 mod session;
 mod shell;

@@ -3,6 +3,8 @@
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
+use super::quoting::{self, Unsplit, Word};
+
 /// What is looked for where neither the user's entry nor the environment names a shell that runs: by name, in the
 /// workload's `PATH`.
 const USUAL: [&str; 2] = ["bash", "sh"];
@@ -64,58 +66,30 @@ pub fn command(shells: &[CString], line: &[u8]) -> Result<Vec<Vec<CString>>, NoS
     Ok(commands)
 }
 
-/// Splits a command line by the quoting of POSIX (XCU 2.2), without anything that only a shell does.
+/// The words of a command line that needs no shell.
 ///
 /// # Errors
 /// [`NoShell`].
 pub fn words(line: &[u8]) -> Result<Vec<CString>, NoShell> {
-    let mut words: Vec<Vec<u8>> = Vec::new();
-    let mut word: Option<Vec<u8>> = None;
-    let mut bytes = line.iter().copied().peekable();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b' ' | b'\t' => words.extend(word.take()),
-            b'\'' => {
-                let word = word.get_or_insert_default();
-                loop {
-                    match bytes.next().ok_or(NoShell::Unclosed)? {
-                        b'\'' => break,
-                        other => word.push(other),
-                    }
-                }
-            }
-            b'"' => {
-                let word = word.get_or_insert_default();
-                loop {
-                    match bytes.next().ok_or(NoShell::Unclosed)? {
-                        b'"' => break,
-                        needed @ (b'$' | b'`') => return Err(NoShell::Needed(needed.into())),
-                        b'\\' => match bytes.next().ok_or(NoShell::Unclosed)? {
-                            b'\n' => {}
-                            escaped @ (b'"' | b'\\' | b'$' | b'`') => word.push(escaped),
-                            other => word.extend([b'\\', other]),
-                        },
-                        other => word.push(other),
-                    }
-                }
-            }
-            b'\\' => match bytes.next().ok_or(NoShell::Unclosed)? {
-                b'\n' => {}
-                escaped => word.get_or_insert_default().push(escaped),
-            },
-            needed if SHELL_ONLY.contains(&needed) => return Err(NoShell::Needed(needed.into())),
-            b'~' if word.is_none() => return Err(NoShell::Needed('~')),
-            // NAME=VALUE before a command.
-            b'=' if words.is_empty() => return Err(NoShell::Needed('=')),
-            other => word.get_or_insert_default().push(other),
+    let words = quoting::words(line).map_err(|why| match why {
+        Unsplit::Unclosed => NoShell::Unclosed,
+        Unsplit::Expansion(byte) => NoShell::Needed(byte.into()),
+    })?;
+    for (index, word) in words.iter().enumerate() {
+        let special = word.iter().enumerate().find(|(at, (byte, quoted))| {
+            // `~` begins a home, and NAME=VALUE comes before a command.
+            let means = SHELL_ONLY.contains(byte) || (*byte == b'~' && *at == 0) || (*byte == b'=' && index == 0);
+            means && !quoted
+        });
+        if let Some((_, (byte, _))) = special {
+            return Err(NoShell::Needed((*byte).into()));
         }
     }
-    words.extend(word);
-    match words.first() {
-        None => Err(NoShell::Empty),
-        Some(first) if first.is_empty() => Err(NoShell::Empty),
-        Some(_) => words.into_iter().map(|word| CString::new(word).map_err(|_| NoShell::Nul)).collect(),
+    if words.first().is_none_or(Vec::is_empty) {
+        return Err(NoShell::Empty);
     }
+    let text = |word: Word| CString::new(word.into_iter().map(|(byte, _)| byte).collect::<Vec<u8>>());
+    words.into_iter().map(|word| text(word).map_err(|_| NoShell::Nul)).collect()
 }
 
 #[cfg(test)]

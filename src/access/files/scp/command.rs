@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::glob;
 use crate::access::files::Names;
+use crate::access::quoting::{self, Word};
 
 /// Which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +31,8 @@ pub struct Command {
     words: Vec<Word>,
 }
 
-/// A word of a command line: bytes, and whether each stands for itself whatever it is.
-pub(super) type Word = Vec<(u8, bool)>;
+/// Unquoted, these make a line more than words and patterns.
+const SHELL_ONLY: &[u8] = b"$`;&|<>(){\n\0";
 
 /// Recognises the command line that a client sends for `scp -O`: `scp`, options, and what to copy, quoted as for a
 /// shell. `None` is anything else, also what only a shell could tell: variables, substitutions, redirections, several
@@ -110,47 +111,10 @@ fn at_home(word: &Word, names: &dyn Names) -> Word {
     }
 }
 
-/// Splits a line at blanks by the quoting rules of POSIX (XCU 2.2).
+/// Splits the line, unless it has something that only a shell can tell.
 fn words(line: &[u8]) -> Option<Vec<Word>> {
-    let mut words = Vec::new();
-    let mut word: Option<Word> = None;
-    let mut bytes = line.iter().copied();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b' ' | b'\t' => words.extend(word.take()),
-            b'\'' => {
-                let word = word.get_or_insert_default();
-                loop {
-                    match bytes.next()? {
-                        b'\'' => break,
-                        byte => word.push((byte, true)),
-                    }
-                }
-            }
-            b'"' => {
-                let word = word.get_or_insert_default();
-                loop {
-                    match bytes.next()? {
-                        b'"' => break,
-                        b'$' | b'`' => return None,
-                        b'\\' => match bytes.next()? {
-                            b'\n' => {}
-                            byte @ (b'$' | b'`' | b'"' | b'\\') => word.push((byte, true)),
-                            byte => word.extend([(b'\\', true), (byte, true)]),
-                        },
-                        byte => word.push((byte, true)),
-                    }
-                }
-            }
-            b'\\' => match bytes.next()? {
-                b'\n' => {}
-                byte => word.get_or_insert_default().push((byte, true)),
-            },
-            b'$' | b'`' | b';' | b'&' | b'|' | b'<' | b'>' | b'(' | b')' | b'{' | b'\n' | 0 => return None,
-            b'#' if word.is_none() => return None,
-            byte => word.get_or_insert_default().push((byte, false)),
-        }
-    }
-    words.extend(word);
-    Some(words)
+    let words = quoting::words(line).ok()?;
+    let means = |&(byte, quoted): &(u8, bool)| !quoted && SHELL_ONLY.contains(&byte);
+    let is_comment = |word: &Word| word.first() == Some(&(b'#', false));
+    (!words.iter().any(|word| word.iter().any(means) || is_comment(word))).then_some(words)
 }

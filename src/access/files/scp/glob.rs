@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use super::command::Word;
+use crate::access::quoting::Word;
 
 /// Most paths for one pattern: more than a command line has ever held.
 const MAX_FOUND: usize = 1 << 16;
