@@ -7,11 +7,11 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::command::Word;
 use super::glob::{expand, matches};
 use super::{Role, ScpError, parse, serve};
 use crate::access::files::NoNames;
 use crate::access::files::staged::is_tidy;
+use crate::access::quoting::Word;
 
 /// A word in which nothing is quoted.
 fn word(text: &[u8]) -> Word {
