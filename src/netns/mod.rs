@@ -1,8 +1,10 @@
 //! The workload's namespaces in the combined topology (design §7): a network of nothing but loopback, mounts without
 //! the machine's control sockets, processes of its own.
 //!
-//! [`isolate`] runs in the single-threaded `launch` process, which gives up its own namespaces for new ones and opens
-//! there what the supervisor needs. The supervisor never enters: it works through the descriptors of [`Handover`].
+//! [`separate`] runs in the single-threaded `launch` process, which gives up its own namespaces for new ones and opens
+//! there what the supervisor needs; [`Separated::isolate`] takes from its sight what the policy does not grant. They are
+//! two because the first takes longer and needs no policy. The supervisor never enters: it works through the descriptors
+//! of [`Handover`].
 
 mod fresh;
 mod keep;
@@ -15,11 +17,13 @@ pub mod probe;
 mod provided;
 mod user;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use bytes::Bytes;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
@@ -29,20 +33,27 @@ pub use obstacle::Obstacle;
 use crate::fence::{self, bypass, combined};
 use crate::sys::netlink::{Protocol, Socket};
 
+/// Which namespaces to make besides those that every sandbox has, and what the new network is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespaces {
+    /// Create a user namespace first, in which the caller's own ids are the only ones: how an ordinary user gets the
+    /// rest.
+    pub user: bool,
+    /// Create a PID namespace for the next child.
+    pub pid: bool,
+    /// Port of the proxy's listeners on 127.0.0.1 and ::1.
+    pub proxy_port: u16,
+}
+
 /// What to make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Isolation {
-    /// Create a user namespace first, in which the caller's own ids are the only ones: how an ordinary user gets the
-    /// rest.
-    pub user_namespace: bool,
-    /// Create a PID namespace for the next child.
-    pub pid_namespace: bool,
+    /// Where the workload is to be.
+    pub namespaces: Namespaces,
     /// Give the workload a `/tmp` of its own, and a `/var/tmp` where the policy grants it. To be set where the workload
     /// has the id of whoever started it, as through a user namespace: every socket of that user's there could be
     /// connected to. With an id of its own, file permissions tell them apart, and `/tmp` may be shared.
     pub private_tmp: bool,
-    /// Port of the proxy's listeners on 127.0.0.1 and ::1.
-    pub proxy_port: u16,
     /// Paths to cover with something empty, besides what is always covered: what [`outside::named_places`] finds, and
     /// the operator's own.
     pub hide: Vec<PathBuf>,
@@ -71,7 +82,7 @@ pub struct ProvidedFile {
     pub name: String,
     /// What is in it. Orders carry it beside them.
     #[serde(skip)]
-    pub text: String,
+    pub content: Bytes,
     /// Files in whose place it stands as well, each where it is there and not hidden.
     pub in_place_of: Vec<PathBuf>,
 }
@@ -166,6 +177,9 @@ pub enum Error {
     /// Covering it would leave nothing.
     #[error("cannot hide {path}: it is or leads to the root directory", path = .0.display())]
     HideRoot(PathBuf),
+    /// A caller that asked for one thing and then for another.
+    #[error("the namespaces that were made are not those that the orders ask for; this is a defect of the supervisor")]
+    OtherNamespaces,
     /// There is no place for the empty file system from which covers are made.
     #[error("cannot mount the tmpfs that hides things: none of {0} is a directory without something to hide in it")]
     NoStage(String),
@@ -186,38 +200,65 @@ pub enum Error {
     },
 }
 
-/// Gives up the caller's namespaces for new ones as `isolation` says, and opens in them what the supervisor needs.
+/// What [`separate`] made: the caller has namespaces of its own, and still sees all of the machine's files.
+#[derive(Debug)]
+pub struct Separated {
+    namespaces: Namespaces,
+    /// Where programs of the machine serve.
+    sockets: BTreeSet<PathBuf>,
+    handover: Handover,
+}
+
+/// Gives up the caller's namespaces for new ones, and opens in them what the supervisor needs.
 ///
 /// In the new network namespace: loopback alone, default routes through it, the fence in force and read back, ping
 /// sockets left closed (`net.ipv4.ping_group_range` of a new namespace is empty), listeners, and the two netlink
-/// sockets. In the new mount namespace: nothing propagates in or out, and nothing is in sight but what is kept, without
-/// the sockets that were bound in it (see [`mounts`]). A new IPC namespace takes the machine's shared memory and queues out of reach.
+/// sockets. In the new mount namespace nothing propagates in or out. A new IPC namespace takes the machine's shared memory
+/// and queues out of reach.
 ///
 /// The caller must have one thread (unshare(2) demands it for a user namespace), and /proc mounted. Its working
 /// directory still refers to the old view: it must be entered again by path. Descriptors that it holds are untouched.
 ///
 /// # Errors
 /// Any: the namespaces are then half made, and the caller must end.
-pub fn isolate(isolation: &Isolation) -> Result<Handover, Error> {
+pub fn separate(namespaces: Namespaces) -> Result<Separated, Error> {
     // The list is of this network namespace, so it is read before that is left.
     let sockets = outside::bound_sockets()?;
-    if isolation.user_namespace {
+    if namespaces.user {
         user::enter()?;
     }
-    let mut namespaces = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC;
-    if isolation.pid_namespace {
-        namespaces |= CloneFlags::CLONE_NEWPID;
+    let mut flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC;
+    if namespaces.pid {
+        flags |= CloneFlags::CLONE_NEWPID;
     }
-    unshare(namespaces).map_err(|errno| Error::Namespace {
+    unshare(flags).map_err(|errno| Error::Namespace {
         what: "network, mount and IPC namespaces",
-        obstacle: obstacle::of_namespace(errno, isolation.user_namespace),
+        obstacle: obstacle::of_namespace(errno, namespaces.user),
     })?;
-    let notes = mounts::hide(isolation, &sockets)?;
-    furnish(isolation.proxy_port, notes)
+    mounts::make_private()?;
+    let handover = furnish(namespaces.proxy_port)?;
+    Ok(Separated { namespaces, sockets, handover })
 }
 
-/// Makes a new network namespace, which the caller is in, what [`isolate`] says.
-fn furnish(proxy_port: u16, mut notes: Vec<String>) -> Result<Handover, Error> {
+impl Separated {
+    /// Leaves nothing in sight but what is kept, without the sockets that were bound in it (see [`mounts`]). It is the
+    /// second half of [`separate`], under the same conditions.
+    ///
+    /// # Errors
+    /// Any: the view is then half covered, and the caller must end.
+    pub fn isolate(self, isolation: &Isolation) -> Result<Handover, Error> {
+        if self.namespaces != isolation.namespaces {
+            return Err(Error::OtherNamespaces);
+        }
+        let mut handover = self.handover;
+        handover.notes.extend(mounts::hide(isolation, &self.sockets)?);
+        Ok(handover)
+    }
+}
+
+/// Makes a new network namespace, which the caller is in, what [`separate`] says.
+fn furnish(proxy_port: u16) -> Result<Handover, Error> {
+    let mut notes = Vec::new();
     loopback::bring_up()?;
     let ipv6 = match loopback::route_ipv6() {
         Ok(()) => true,

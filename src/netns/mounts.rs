@@ -38,7 +38,7 @@ const TMPFS_SIZE: usize = 256;
 /// As many names as could be kept below hidden directories.
 const TMPFS_NAMES: usize = 4096;
 
-/// Makes the caller's mount namespace private and covers what must not be seen; see the module.
+/// Covers what must not be seen in the caller's mount namespace, which is private already; see the module.
 ///
 /// Returns what is remarkable: a granted path that stays hidden.
 ///
@@ -54,7 +54,6 @@ pub(super) fn hide_with(
     sockets: &BTreeSet<PathBuf>,
     mount_terminals: impl FnOnce(&Object) -> Result<(), Errno>,
 ) -> Result<Vec<String>, Error> {
-    make_private()?;
     let mut keeps = Keeps::open(&isolation.keep)?;
     let mut targets = targets(isolation)?;
     targets.extend(ungranted(&keeps)?);

@@ -34,7 +34,7 @@ impl<'i> Place<'i> {
 
     /// What a tmpfs needs to hold it.
     pub(super) fn kilobytes(&self) -> usize {
-        self.provided.files.iter().map(|file| (file.text.len() >> 10) + PAGE).sum()
+        self.provided.files.iter().map(|file| (file.content.len() >> 10) + PAGE).sum()
     }
 
     /// Whether it is to be found below `covered`.
@@ -49,7 +49,7 @@ impl<'i> Place<'i> {
         for file in &self.provided.files {
             let path = inside.join(&file.name);
             let written = OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path).and_then(|mut to| {
-                to.write_all(file.text.as_bytes())?;
+                to.write_all(&file.content)?;
                 // The mode above is subject to the umask.
                 to.set_permissions(Permissions::from_mode(0o444))
             });

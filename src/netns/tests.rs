@@ -24,10 +24,8 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 
 fn isolation() -> Isolation {
     Isolation {
-        user_namespace: false,
-        pid_namespace: false,
+        namespaces: Namespaces { user: false, pid: false, proxy_port: PORT },
         private_tmp: false,
-        proxy_port: PORT,
         hide: vec![],
         provided: None,
         keep: keep(&[]),
@@ -59,6 +57,16 @@ fn keep(more: &[&Path]) -> Vec<PathBuf> {
     USUAL.iter().map(Path::new).chain(more.iter().copied()).map(Path::to_path_buf).collect()
 }
 
+/// Both halves at once.
+fn isolate(isolation: &Isolation) -> Result<Handover, Error> {
+    separate(isolation.namespaces)?.isolate(isolation)
+}
+
+/// The same through a user namespace.
+fn as_user(isolation: Isolation) -> Isolation {
+    Isolation { namespaces: Namespaces { user: true, ..isolation.namespaces }, ..isolation }
+}
+
 /// Runs `act` in a child that was isolated as `isolation` says.
 fn inside(isolation: &Isolation, act: impl FnOnce(Handover)) {
     let answer = child::run(|| {
@@ -70,7 +78,7 @@ fn inside(isolation: &Isolation, act: impl FnOnce(Handover)) {
 
 /// The same as an ordinary user with a user namespace.
 fn inside_as_user(isolation: &Isolation, act: impl FnOnce(Handover)) {
-    let isolation = Isolation { user_namespace: true, ..isolation.clone() };
+    let isolation = as_user(isolation.clone());
     let answer = child::run(|| {
         become_user();
         act(isolate(&isolation).unwrap_or_else(|error| panic!("{error}")));
@@ -199,7 +207,8 @@ fn isolating_is_quick() {
                 become_user();
             }
             let start = Instant::now();
-            let outcome = isolate(&Isolation { user_namespace, private_tmp: user_namespace, ..isolation() });
+            let namespaces = Namespaces { user: user_namespace, ..isolation().namespaces };
+            let outcome = isolate(&Isolation { namespaces, private_tmp: user_namespace, ..isolation() });
             let took = start.elapsed();
             outcome.unwrap_or_else(|error| panic!("{error}"));
             took.as_nanos().to_ne_bytes().to_vec()
@@ -230,7 +239,8 @@ fn a_private_proc_shows_the_new_processes_alone() {
             });
             assert_eq!(directory.unwrap(), b"1");
         };
-        let isolation = Isolation { pid_namespace: true, ..isolation() };
+        let namespaces = Namespaces { pid: true, ..isolation().namespaces };
+        let isolation = Isolation { namespaces, ..isolation() };
         if user { inside_as_user(&isolation, |_| act()) } else { inside(&isolation, |_| act()) }
     }
 }
@@ -243,6 +253,20 @@ fn a_user_without_rights_is_told_what_helps() {
     });
     let error = String::from_utf8(answer.unwrap()).unwrap();
     assert!(error.contains("CAP_SYS_ADMIN") && error.contains("user namespaces"), "{error}");
+}
+
+#[test]
+fn other_namespaces_than_were_made_are_no_isolation() {
+    let answer = child::run(|| {
+        let separated = separate(isolation().namespaces).unwrap();
+        let namespaces = Namespaces { pid: true, ..isolation().namespaces };
+        let refused = separated.isolate(&Isolation { namespaces, ..isolation() });
+        assert!(matches!(refused, Err(Error::OtherNamespaces)), "{refused:?}");
+        Vec::new()
+    });
+    answer.unwrap();
+    // Control: the same that was made.
+    inside(&isolation(), |_| {});
 }
 
 #[test]
@@ -335,7 +359,7 @@ fn without_ipv6_the_sandbox_is_ipv4_alone() {
         for device in ["all", "default", "lo"] {
             fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "1").unwrap();
         }
-        let handover = furnish(PORT, Vec::new()).unwrap_or_else(|error| panic!("{error}"));
+        let handover = furnish(PORT).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(handover.listeners.len(), 1);
         assert!(handover.notes.iter().any(|note| note.contains("no IPv6")), "{:?}", handover.notes);
         tcp("127.0.0.1:3128").unwrap();

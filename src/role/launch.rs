@@ -7,6 +7,7 @@ use super::files;
 use crate::contract::exit;
 use crate::event::say;
 use crate::netns;
+use crate::sys::memory;
 use crate::sys::process::{self, Side};
 use crate::workload::control::{CONTROL_FD, Control, Failure, Report, Request};
 use crate::workload::init;
@@ -51,15 +52,25 @@ fn recipe(control: &Control) -> Result<(), Failure> {
     // What `ps` shows would else be the `exe` of /proc/self/exe.
     prctl::set_name(c"openshell-init").map_err(Failure::setup)?;
     die_with_the_supervisor(control)?;
-    match control.receive::<Request>() {
-        Ok(Some((Request::SetUp, _))) => {}
-        // The supervisor gave up or is gone, and waits for no report.
-        Ok(_) | Err(_) => return Ok(()),
+    process::close_from(ORDERS_FD + 1).map_err(|error| Failure::setup(format!("close_range: {error}")))?;
+    let mut separated = None;
+    loop {
+        match control.receive::<Request>() {
+            Ok(Some((Request::Separate(namespaces), _))) if separated.is_none() => {
+                separated = Some(netns::separate(namespaces).map_err(Failure::setup)?);
+            }
+            Ok(Some((Request::SetUp, _))) => break,
+            // The supervisor gave up or is gone, and waits for no report.
+            Ok(_) | Err(_) => return Ok(()),
+        }
     }
     let Sealed { orders, plan } = read_orders()?;
-    process::close_from(ORDERS_FD).map_err(|error| Failure::setup(format!("close_range: {error}")))?;
-    let handover = orders.isolation.as_ref().map(netns::isolate).transpose().map_err(Failure::setup)?;
-    let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.pid_namespace);
+    let handover = match (separated, &orders.isolation) {
+        (Some(separated), Some(isolation)) => Some(separated.isolate(isolation).map_err(Failure::setup)?),
+        (None, None) => None,
+        _ => return Err(Failure::setup(netns::Error::OtherNamespaces)),
+    };
+    let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.namespaces.pid);
     if own_processes {
         if let (Side::Parent(init), pidfd) =
             process::fork_sibling().map_err(|error| Failure::setup(format!("clone of the init: {error}")))?
@@ -88,6 +99,6 @@ fn die_with_the_supervisor(control: &Control) -> Result<(), Failure> {
 
 fn read_orders() -> Result<Sealed, Failure> {
     let failed = |error: std::io::Error| Failure::setup(format!("orders in descriptor {ORDERS_FD}: {error}"));
-    let mut file = std::fs::File::from(process::adopt(ORDERS_FD).map_err(failed)?);
-    Sealed::read(&mut file).map_err(failed)
+    let file = std::fs::File::from(process::adopt(ORDERS_FD).map_err(failed)?);
+    memory::map_sealed(&file).and_then(Sealed::read).map_err(failed)
 }

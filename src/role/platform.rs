@@ -18,7 +18,7 @@ use crate::egress::tls::{Termination, roots};
 use crate::event::{Events, Severity, admin};
 use crate::policy::{self, Policy, Store};
 use crate::workload::environment::Recipe;
-use crate::workload::trust::{self, Gathered, Trust};
+use crate::workload::trust::{self, Image, Trust};
 use crate::workload::{Orders, launch, supervise};
 
 /// Runs the sandbox; the exit code is the workload's.
@@ -89,8 +89,8 @@ fn orders(
     let mut grants = workload.grants(&policy.filesystem, policy.landlock);
     grants.needed = true;
     grants.connect = (platform.landlock_net == LandlockNet::Strict).then_some(PROXY_PORT);
-    let gathered = Gathered::of(|name| std::env::var_os(name), roots::system_bundle());
-    let trusted = Trust::extend(gathered, termination.authority.certificate_pem(), &options.tls.upstream_ca);
+    let image = Image::read(|name| std::env::var_os(name), roots::system_bundle());
+    let trusted = Trust::extend(image, termination.authority.certificate_pem(), &options.tls.upstream_ca);
     for note in &trusted.notes {
         events.find(Severity::Informational, "trust-note", note.clone());
     }

@@ -25,7 +25,7 @@ use crate::event::{Events, Severity, admin};
 use crate::fence::proof;
 use crate::sys::memory;
 use crate::workload::environment::Recipe;
-use crate::workload::trust::Gathered;
+use crate::workload::trust::Image;
 use crate::workload::{Orders, launch, supervise};
 
 /// How long `network` may take to note the end. It has nothing else to do then.
@@ -87,7 +87,7 @@ async fn serve(
     if let Some(listener) = admin_listener {
         tokio::spawn(admin::serve(listener, ready, events.clone()));
     }
-    let trusted = Gathered::of(|name| std::env::var_os(name), roots::system_bundle());
+    let trusted = Image::read(|name| std::env::var_os(name), roots::system_bundle()).into();
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::setup)?;
     // Until there is a workload nobody could be asked to end.
     let told_to_end = Ok(exit::SIGNAL_BASE + Signal::SIGTERM as u8);

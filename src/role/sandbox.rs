@@ -21,12 +21,12 @@ use crate::egress::tls::{Termination, roots};
 use crate::event::say;
 use crate::event::{Actor, Events, EventsConfig, SandboxIdentity, Severity, admin};
 use crate::fence::bypass;
-use crate::netns::Provided;
+use crate::netns::{Namespaces, Provided};
 use crate::policy::writable::WorkloadWrites;
 use crate::policy::{self, Policy, Store};
 use crate::workload::command::Command;
 use crate::workload::environment::Recipe;
-use crate::workload::trust::{self, Gathered, Trust};
+use crate::workload::trust::{self, Image, Trust};
 use crate::workload::{Orders, launch, supervise};
 
 /// What to run and how, whoever asked.
@@ -88,7 +88,8 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     proxy::harden(&events);
     check_privileges()?;
     // On the main thread, whose end is the sandbox's end, and while there is something else to do.
-    let begun = launch::begin()?;
+    let namespaces = Namespaces { user: !crate::sys::capability::has_sys_admin(), pid: true, proxy_port: PROXY_PORT };
+    let begun = launch::begin(Some(namespaces))?;
     let termination = proxy::termination(&plan.options.tls, plan.options.records.sandbox.as_deref())?;
     let parent = proxy::upstream_proxy(&plan.options.upstream, &termination.upstream)?;
     let store = open_policy(&plan)?;
@@ -101,7 +102,7 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     refuse_readable_secrets(&plan.options, &identity, &grants)?;
     let trust = trust(&plan, &termination, &events);
     let lesson = plan.learn.as_deref().map(Lesson::begin).transpose()?;
-    let (orders, environment) = orders(&plan, identity, grants, trust)?;
+    let (orders, environment) = orders(&plan, namespaces, identity, grants, trust)?;
     let admin = plan.options.records.admin_bind.map(admin::bind).transpose().map_err(Failure::setup)?;
     let runtime = proxy::runtime().map_err(Failure::setup)?;
     let learner = lesson.as_ref().map(|lesson| lesson.learner.clone());
@@ -230,7 +231,7 @@ async fn prepare(begun: launch::Begun, mut orders: Orders, events: &Events) -> R
                 format!("{refused}; the workload shares this PID namespace and sees its processes"),
             );
             if let Some(isolation) = &mut orders.isolation {
-                isolation.pid_namespace = false;
+                isolation.namespaces.pid = false;
             }
             Ok(launch::prepare(orders).await?)
         }
@@ -371,8 +372,8 @@ fn trust(plan: &Plan, termination: &Termination, events: &Events) -> Option<Prov
         );
         return None;
     }
-    let gathered = Gathered::of(|name| std::env::var_os(name), roots::system_bundle());
-    let trust = Trust::extend(gathered, termination.authority.certificate_pem(), &plan.options.tls.upstream_ca);
+    let image = Image::read(|name| std::env::var_os(name), roots::system_bundle());
+    let trust = Trust::extend(image, termination.authority.certificate_pem(), &plan.options.tls.upstream_ca);
     for note in &trust.notes {
         events.find(Severity::Informational, "trust-note", note.clone());
     }
@@ -381,22 +382,20 @@ fn trust(plan: &Plan, termination: &Termination, events: &Events) -> Option<Prov
 
 fn orders(
     plan: &Plan,
+    namespaces: Namespaces,
     identity: Identity,
     grants: Grants,
     trust: Option<Provided>,
 ) -> Result<(Orders, Recipe), Failure> {
-    let user_namespace = !crate::sys::capability::has_sys_admin();
     let directory = trust.as_ref().map(|trust| trust.directory.clone());
     let isolation = crate::netns::Isolation {
-        user_namespace,
-        pid_namespace: true,
-        proxy_port: PROXY_PORT,
+        namespaces,
         hide: crate::netns::outside::named_places(|name| std::env::var_os(name)),
         provided: trust,
         // Without what is provided: outside there is nothing of the kind.
         keep: grants.read_only.iter().chain(&grants.read_write).cloned().collect(),
         // The workload has the id of whoever serves on a socket there, and file modes keep them apart no more.
-        private_tmp: user_namespace,
+        private_tmp: namespaces.user,
     };
     let surroundings = Surroundings {
         isolation: Some(isolation),

@@ -7,7 +7,7 @@ use super::sandbox::{self, Failure};
 use crate::cli;
 use crate::egress::tls::roots;
 use crate::event::say;
-use crate::workload::trust::{Gathered, Trust, authority};
+use crate::workload::trust::{Image, Trust, authority};
 
 /// Exit code 0 when both files are there, 125 with the reason otherwise.
 pub fn run(arguments: cli::Trust) -> u8 {
@@ -20,8 +20,8 @@ fn install(arguments: &cli::Trust) -> Result<u8, Failure> {
     for file in &arguments.upstream_ca {
         roots::certificates(file).map_err(|error| failed(&format!("--upstream-ca: {error}")))?;
     }
-    let gathered = Gathered::of(|name| std::env::var_os(name), roots::system_bundle());
-    let trust = Trust::extend(gathered, &authority, &arguments.upstream_ca);
+    let image = Image::read(|name| std::env::var_os(name), roots::system_bundle());
+    let trust = Trust::extend(image, &authority, &arguments.upstream_ca);
     for note in &trust.notes {
         say!("openshell-supervisor: trust: {note}");
     }

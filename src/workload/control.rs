@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::confine::landlock::Enforced;
 use crate::contract::exit;
+use crate::netns::Namespaces;
 use crate::sys::process::adopt;
 
 /// Largest message: notes and errors are sentences, and the default socket buffer takes three of these.
@@ -99,6 +100,8 @@ pub struct Layout {
 /// What the supervisor asks of the init.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
+    /// Leave the machine's namespaces for new ones: the first part of setting up, which needs no orders.
+    Separate(Namespaces),
     /// The orders are complete and sealed: set the sandbox up.
     SetUp,
     /// The supervisor serves: start the workload.

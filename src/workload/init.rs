@@ -34,6 +34,9 @@ use crate::sys::process::{self, End, Side};
 /// Most that the child writes into its pipe: two notes of a few sentences.
 const NOTE_LIMIT: usize = 64 << 10;
 
+/// How long after the workload's start the init gives back what starting took: a short workload does not wait for it.
+const SETTLED: Duration = Duration::from_secs(1);
+
 /// How often orphans are looked for where they cannot all be signalled at once.
 const SWEEP: Duration = Duration::from_millis(20);
 
@@ -43,7 +46,7 @@ const SWEEP: Duration = Duration::from_millis(20);
 /// # Errors
 /// [`Failure`] before there is a workload; the caller reports it.
 pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Handover>, own: Own) -> Result<(), Failure> {
-    let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.pid_namespace);
+    let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.namespaces.pid);
     let processes = if own_processes { Some(netns::mounts::private_proc().map_err(proc_refused)?) } else { None };
     offer(control, handover, processes).map_err(|error| Failure::setup(format!("control socket: {error}")))?;
     match control.receive::<Request>() {
@@ -70,8 +73,17 @@ pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Hando
         error
     };
     shed(if guests.are_taken() { Duties::Launch } else { Duties::Signal }).map_err(failed)?;
-    let mut init =
-        Init { control, signals, notes: Some(notes), said: Vec::new(), workload, ended: None, guests, own_processes };
+    let mut init = Init {
+        control,
+        signals,
+        notes: Some(notes),
+        said: Vec::new(),
+        workload,
+        ended: None,
+        guests,
+        own_processes,
+        settles: None,
+    };
     init.tend();
     init.clear(grace);
     Ok(())
@@ -122,6 +134,8 @@ struct Init<'c> {
     ended: Option<Ending>,
     guests: Guests,
     own_processes: bool,
+    /// When memory is to be given back, once the workload runs.
+    settles: Option<Instant>,
 }
 
 /// What the supervisor said while the init waited.
@@ -135,7 +149,8 @@ impl Init<'_> {
     /// Until the workload has ended, or must.
     fn tend(&mut self) {
         loop {
-            let heard = self.wait(PollTimeout::NONE);
+            let timeout = self.settle();
+            let heard = self.wait(timeout);
             self.reap();
             self.tell_of_guests();
             if self.notes.is_none()
@@ -152,9 +167,23 @@ impl Init<'_> {
         }
     }
 
+    /// Gives back what only the start needed, once it is time, and says how long that is yet. What is not given back is
+    /// memory, and nothing else.
+    fn settle(&mut self) -> PollTimeout {
+        let Some(settles) = self.settles else { return PollTimeout::NONE };
+        match settles.checked_duration_since(Instant::now()) {
+            Some(left) => PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
+            None => {
+                self.settles = None;
+                let _ = memory::release_pages_of_files();
+                PollTimeout::NONE
+            }
+        }
+    }
+
     fn serve(&mut self, request: Request, descriptors: Vec<OwnedFd>) {
         match request {
-            Request::SetUp | Request::Go => {}
+            Request::Separate(_) | Request::SetUp | Request::Go => {}
             Request::Signal(number) => self.forward(number),
             Request::Foreground => self.foreground(),
             Request::Launch { id } => {
@@ -234,13 +263,9 @@ impl Init<'_> {
             Ok((landlock, notes)) => {
                 self.report(&Report::Started { pid: self.workload.as_raw(), landlock, notes });
             }
-            Err(failure) => {
-                self.report(&Report::Failed(failure));
-                return;
-            }
+            Err(failure) => self.report(&Report::Failed(failure)),
         }
-        // From here on it waits. What is not given back is memory, and nothing else.
-        let _ = memory::release_pages_of_files();
+        self.settles = Some(Instant::now() + SETTLED);
     }
 
     /// A supervisor that is gone is noticed by the next poll.

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{self, Seek};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use super::supervise::Signals;
 use super::terminal::{Lent, Plan};
 use crate::confine::landlock::Enforced;
 use crate::contract::exit;
-use crate::netns::Handover;
+use crate::netns::{Handover, Namespaces};
 use crate::sys::process;
 use crate::sys::reactor::watch;
 
@@ -129,17 +129,23 @@ pub struct Begun {
     orders: File,
 }
 
-/// Starts the process that will set the sandbox up. That it executes, relocates itself and waits takes a millisecond and
-/// needs no orders, so whoever has other things to do first begins with this.
+/// Starts the process that will set the sandbox up, in `namespaces` of its own if there are to be some. To execute, to
+/// relocate itself and to make those takes some milliseconds and needs no orders, so whoever has other things to do first
+/// begins with this.
 ///
 /// Must be called on a thread that lives as long as the supervisor, in practice the main one: the kernel ends the sandbox
 /// when the *thread* that started it ends (`PR_SET_PDEATHSIG`, prctl(2)).
 ///
 /// # Errors
 /// [`LaunchError`]: no process or descriptor can be had.
-pub fn begin() -> Result<Begun, LaunchError> {
+pub fn begin(namespaces: Option<Namespaces>) -> Result<Begun, LaunchError> {
     stdio::check().map_err(|error| LaunchError::setup("standard streams", error))?;
-    spawn().map_err(|error| LaunchError::setup("starting the sandbox", error))
+    let begun = spawn().map_err(|error| LaunchError::setup("starting the sandbox", error))?;
+    if let Some(namespaces) = namespaces {
+        // Who is gone already has said why, and is heard when the orders are there.
+        let _ = send(begun.socket.as_fd(), &Request::Separate(namespaces), &[]);
+    }
+    Ok(begun)
 }
 
 /// [`begin`] and [`Begun::prepare`] in one, under the conditions of both.
@@ -147,11 +153,11 @@ pub fn begin() -> Result<Begun, LaunchError> {
 /// # Errors
 /// Those of both.
 pub async fn prepare(orders: Orders) -> Result<Prepared, LaunchError> {
-    begin()?.prepare(orders).await
+    begin(orders.isolation.as_ref().map(|isolation| isolation.namespaces))?.prepare(orders).await
 }
 
 impl Begun {
-    /// Sets the sandbox up as far as it goes without the workload: namespaces, init, hand-over. From here on the signals
+    /// Sets the sandbox up as far as it goes without the workload: view, init, hand-over. From here on the signals
     /// that are forwarded no longer end the supervisor, and none is lost: the one that comes before the workload runs
     /// reaches it later.
     ///
@@ -171,7 +177,7 @@ async fn set_up(begun: Begun, mut orders: Orders) -> Result<Prepared, LaunchErro
     let signals = Signals::catch().map_err(|error| LaunchError::setup("signal handlers", error))?;
     let plan = Plan::here();
     let lent = Lent::of(plan);
-    let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.pid_namespace);
+    let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.namespaces.pid);
     let Begun { pid, pidfd, socket, orders: file } = begun;
     let joined = || Ok::<_, io::Error>((Line { socket: watch(socket)? }, Child::new(pid, pidfd)?));
     let (line, launched) = seal(file, &Sealed { orders, plan })
@@ -438,8 +444,6 @@ fn spawn() -> io::Result<Begun> {
 /// Writes the orders, which nobody can change any more then (memfd_create(2)).
 fn seal(mut file: File, sealed: &Sealed) -> io::Result<()> {
     sealed.write(&mut file)?;
-    // The launched process reads by the same open file.
-    file.rewind()?;
     let seals = SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(())

@@ -20,7 +20,7 @@ use crate::confine::identity::Identity;
 use crate::confine::landlock::{Grants, Status};
 use crate::confine::limits::Limits;
 use crate::confine::seccomp::{Profile, Sockets};
-use crate::netns::Isolation;
+use crate::netns::{Isolation, Namespaces};
 use crate::sys::in_tests::SUPERVISE;
 
 const UID: u32 = 54_321;
@@ -79,9 +79,7 @@ impl World {
     /// In namespaces of its own.
     fn isolated(mut self) -> Self {
         self.orders.isolation = Some(Isolation {
-            user_namespace: false,
-            pid_namespace: true,
-            proxy_port: 3128,
+            namespaces: Namespaces { user: false, pid: true, proxy_port: 3128 },
             hide: Vec::new(),
             provided: None,
             keep: std::iter::once(self.directory.path().to_owned())
@@ -470,7 +468,7 @@ fn an_ordinary_user_keeps_its_id_in_namespaces_of_its_own() {
         orders.identity.switch = false;
         orders.identity.groups.clear();
         if let Some(isolation) = &mut orders.isolation {
-            isolation.user_namespace = true;
+            isolation.namespaces.user = true;
         }
         let path = world.directory.path().join("orders");
         std::fs::write(&path, serde_json::to_vec(&orders).unwrap()).unwrap();

@@ -63,7 +63,8 @@ const REPLACING: &[&str] = &[
 /// it is.
 const ADDING: &[&str] = &["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
 
-/// Whom the workload's image trusts by itself, in PEM.
+/// Whom the workload's image trusts by itself, in PEM, as it travels to the other supervisor: certificates and nothing
+/// else of any file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gathered {
     /// Everybody: the system's, and those of bundles that variables put in its place.
@@ -74,13 +75,35 @@ pub struct Gathered {
     pub notes: Vec<String>,
 }
 
-impl Gathered {
-    /// Collects it: `variable` looks up what the image or the person who runs the sandbox had set, and bundles named
+impl From<Image> for Gathered {
+    fn from(image: Image) -> Self {
+        let Image { everybody, added, mut notes } = image;
+        let (everybody, added) = (Pile::of(&everybody), Pile::of(&added));
+        notes.extend((everybody.full || added.full).then(too_much));
+        Self { everybody: everybody.text(), added: added.text(), notes }
+    }
+}
+
+/// Whom the workload's image trusts by itself, as its files say.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    everybody: Vec<Vec<u8>>,
+    added: Vec<Vec<u8>>,
+    notes: Vec<String>,
+}
+
+impl From<Gathered> for Image {
+    fn from(gathered: Gathered) -> Self {
+        let Gathered { everybody, added, notes } = gathered;
+        Self { everybody: vec![everybody.into_bytes()], added: vec![added.into_bytes()], notes }
+    }
+}
+
+impl Image {
+    /// Reads the files: `variable` looks up what the image or the person who runs the sandbox had set, and bundles named
     /// there are taken along.
-    ///
-    /// Of files nothing but certificates is copied: this may be read by root and is shown to the workload.
     #[must_use]
-    pub fn of(variable: impl Fn(&str) -> Option<OsString>, system: Option<(PathBuf, Vec<u8>)>) -> Self {
+    pub fn read(variable: impl Fn(&str) -> Option<OsString>, system: Option<(PathBuf, Vec<u8>)>) -> Self {
         let mut notes = Vec::new();
         let (mut replacing, mut adding) = (Vec::new(), Vec::new());
         let mut known = HashSet::new();
@@ -108,9 +131,7 @@ impl Gathered {
                 }
             }
         }
-        let (everybody, added) = (Pile::of(&replacing), Pile::of(&adding));
-        notes.extend((everybody.full || added.full).then(too_much));
-        Self { everybody: everybody.text(), added: added.text(), notes }
+        Self { everybody: replacing, added: adding, notes }
     }
 }
 
@@ -127,10 +148,12 @@ pub struct Trust {
 
 impl Trust {
     /// Adds `authority`, the sandbox's CA in PEM, and the operator's further files to whom the image trusts.
+    ///
+    /// Of files nothing but certificates is copied: they may be read by root here, and this is shown to the workload. What
+    /// comes from another container is certificates here, whatever it was called there.
     #[must_use]
-    pub fn extend(gathered: Gathered, authority: &str, corporate: &[PathBuf]) -> Self {
-        let Gathered { everybody, added, mut notes } = gathered;
-        // What was gathered may come from another container: it is certificates here, whatever it was called there.
+    pub fn extend(image: impl Into<Image>, authority: &str, corporate: &[PathBuf]) -> Self {
+        let Image { everybody, added, mut notes } = image.into();
         notes.truncate(NOTES);
         let mut further = Vec::new();
         for path in corporate {
@@ -142,13 +165,13 @@ impl Trust {
         }
         let (mut ca, mut bundle) = (Pile::default(), Pile::default());
         [&mut bundle, &mut ca].into_iter().for_each(|pile| pile.add(authority.as_bytes()));
-        bundle.add(everybody.as_bytes());
-        ca.add(added.as_bytes());
+        everybody.iter().for_each(|file| bundle.add(file));
+        added.iter().for_each(|file| ca.add(file));
         for file in &further {
             [&mut bundle, &mut ca].into_iter().for_each(|pile| pile.add(file));
         }
         // For a program that adds, whatever others are told to trust is no loss.
-        bundle.add(added.as_bytes());
+        added.iter().for_each(|file| bundle.add(file));
         // Unless it was told when they were gathered.
         notes.extend(Some(too_much()).filter(|note| (bundle.full || ca.full) && !notes.contains(note)));
         Self { ca: ca.text(), bundle: bundle.text(), notes }
@@ -157,9 +180,9 @@ impl Trust {
     /// As files of the workload's view.
     #[must_use]
     pub fn provided(self) -> Provided {
-        let file = |name: &str, text, in_place_of: &[&str]| ProvidedFile {
+        let file = |name: &str, text: String, in_place_of: &[&str]| ProvidedFile {
             name: name.to_owned(),
-            text,
+            content: text.into(),
             in_place_of: in_place_of.iter().map(PathBuf::from).collect(),
         };
         let files = vec![file(CA, self.ca, &[]), file(BUNDLE, self.bundle, roots::SYSTEM_BUNDLES)];

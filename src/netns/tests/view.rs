@@ -49,7 +49,7 @@ fn names(path: &str) -> Vec<String> {
 /// namespace, after a program of the machine's has bound `late`.
 fn on_machine(user: bool, isolation: &Isolation, prepare: impl Fn(), late: &[&str], look: impl Fn(&Handover)) {
     let late: Vec<String> = late.iter().map(|path| path.to_string()).collect();
-    let isolation = Isolation { user_namespace: user, ..isolation.clone() };
+    let isolation = if user { as_user(isolation.clone()) } else { isolation.clone() };
     let answer = child::run(|| {
         machine();
         prepare();
@@ -258,7 +258,7 @@ fn terminals_of_the_machine_are_out_of_sight_and_the_own_one_works() {
             // Control: the machine's terminal can be opened; and the first one becomes the session's.
             let own = open_both(name).unwrap();
             tcgetattr(open_both("/dev/tty").unwrap()).unwrap();
-            let isolation = Isolation { user_namespace: user, ..isolation() };
+            let isolation = if user { as_user(isolation()) } else { isolation() };
             isolate(&isolation).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(names("/dev/pts"), ["ptmx"]);
             assert_eq!(open_both(name).unwrap_err().kind(), ErrorKind::NotFound);
@@ -300,7 +300,7 @@ fn without_a_devpts_terminals_are_hidden() {
 fn what_is_provided_is_seen_in_its_places_and_read_only() {
     let file = |name: &str, in_place_of: &[&str]| ProvidedFile {
         name: name.to_owned(),
-        text: format!("the text of {name}"),
+        content: format!("the text of {name}").into(),
         in_place_of: in_place_of.iter().map(PathBuf::from).collect(),
     };
     let provided = Provided {

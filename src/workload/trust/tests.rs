@@ -30,7 +30,10 @@ fn the_bundle_extends_what_the_image_trusts() {
         _ => None,
     };
     let found = Some((system_file, system.clone().into_bytes()));
-    let trust = Trust::extend(Gathered::of(variable, found), &own, &[corporate_file]);
+    let files = Image::read(variable, found);
+    let trust = Trust::extend(files.clone(), &own, &[corporate_file.clone()]);
+    // By way of another container it comes to the same.
+    assert_eq!(Trust::extend(Gathered::from(files), &own, &[corporate_file]), trust);
     let (ca, bundle) = (&trust.ca, &trust.bundle);
     assert!(bundle.starts_with(&own) && ca.starts_with(&own));
     for certificate in [&own, &system, &image, &extra, &corporate] {
@@ -39,7 +42,7 @@ fn the_bundle_extends_what_the_image_trusts() {
     assert_eq!((count(bundle), count(ca)), (5, 3));
     assert!(ca.contains(&extra) && ca.contains(&corporate) && !ca.contains(&system));
     assert!(matches!(&trust.notes[..], [note] if note.contains("REQUESTS_CA_BUNDLE") && note.contains("missing")));
-    let alone = Trust::extend(Gathered::of(|_| None, None), &own, &[]);
+    let alone = Trust::extend(Image::read(|_| None, None), &own, &[]);
     assert_eq!((&alone.bundle, &alone.ca), (&own, &own));
     assert!(matches!(&alone.notes[..], [note] if note.contains("ca-certificates")));
 }
@@ -51,7 +54,7 @@ fn nothing_but_certificates_is_copied() {
     let key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----\n";
     let dressed = format!("{BEGIN}\n{secret}{END}\n{BEGIN}\n{key}{END}\n");
     let file = format!("{secret}{key}{own}{secret}{dressed}{BEGIN}\nMIIB");
-    let gathered = Gathered::of(|_| None, Some(("/x".into(), file.clone().into_bytes())));
+    let gathered = Gathered::from(Image::read(|_| None, Some(("/x".into(), file.clone().into_bytes()))));
     assert_eq!(gathered.everybody, own);
     // What comes from another container is not believed to be that.
     let sent = Gathered { everybody: file.clone(), added: String::new(), notes: vec!["x".into(); 1000] };
@@ -59,7 +62,7 @@ fn nothing_but_certificates_is_copied() {
     assert_eq!((trust.bundle, trust.ca, trust.notes.len()), (own.clone(), own.clone(), 32));
     // More than anybody trusts is cut, and the sandbox's own is not what is left out.
     let filler: String = (0..TRUST_BYTES / 100).map(|n| format!("{BEGIN}\nMI{n:0>200}\n{END}\n")).collect();
-    let trust = Trust::extend(Gathered::of(|_| None, Some(("/x".into(), filler.into_bytes()))), &own, &[]);
+    let trust = Trust::extend(Image::read(|_| None, Some(("/x".into(), filler.into_bytes()))), &own, &[]);
     assert!(trust.bundle.starts_with(&own) && trust.bundle.len() < TRUST_BYTES * 5 / 4);
     assert!(matches!(&trust.notes[..], [note] if note.contains("left out")));
 }
