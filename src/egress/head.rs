@@ -160,7 +160,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Head<'_>, HeadError> {
     }
     // What the HTTP library cannot read it would answer by itself, and without a body; a fragment it would drop in
     // silence, although RFC 9112 §3.2 knows none in a target.
-    if method != "CONNECT" && (target.contains('#') || target.parse::<hyper::Uri>().is_err()) {
+    let refused = || target.contains('#') || target.parse::<hyper::Uri>().is_err();
+    if method != "CONNECT" && !is_plain(target) && refused() {
         return Err(Malformed("the request target is not a URI: bytes such as \", <, > and # must be percent-encoded"));
     }
     head.upgrade = minor == 1 && upgrade_named && upgrade_nominated;
@@ -222,7 +223,34 @@ fn length(value: &[u8]) -> Result<u64, HeadError> {
 
 /// `token` of RFC 9110 §5.6.2.
 pub(super) fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+    TOKEN[usize::from(byte)]
+}
+
+/// Looked up rather than compared: every byte of every field name is asked about.
+static TOKEN: [bool; 256] = table(b"!#$%&'*+-.^_`|~");
+
+/// What every URI parser takes in a path and a query (RFC 3986 §§2.3, 3.3, 3.4).
+static PLAIN: [bool; 256] = table(b"-._~!$&'()*+,;=:@/?%");
+
+/// Letters, digits and `others`.
+const fn table(others: &[u8]) -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut at = 0;
+    while at < others.len() {
+        table[others[at] as usize] = true;
+        at += 1;
+    }
+    table
+}
+
+/// Whether a target is in origin form and holds nothing that could be refused.
+fn is_plain(target: &str) -> bool {
+    target.starts_with('/') && target.bytes().all(|byte| PLAIN[usize::from(byte)])
 }
 
 fn token(bytes: &[u8]) -> Option<&str> {
@@ -324,6 +352,16 @@ mod tests {
                 read(&text)
             );
         }
+    }
+
+    #[test]
+    fn plain_targets_are_uris() {
+        let all: String = (0..=127_u8).filter(|&byte| PLAIN[usize::from(byte)]).map(char::from).collect();
+        for target in [format!("/{all}"), format!("//{all}"), "/".to_owned(), "/?".to_owned(), format!("/a?{all}{all}")]
+        {
+            assert!(is_plain(&target) && target.parse::<hyper::Uri>().is_ok(), "{target}");
+        }
+        assert!(!is_plain("/a#b") && !is_plain("http://a/") && !is_plain("*") && !is_plain("/<") && !is_plain("/é"));
     }
 
     #[test]

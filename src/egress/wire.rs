@@ -103,17 +103,36 @@ impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Layer(layer) => Pin::new(layer).poll_read(cx, out),
-            Self::Socket(socket) => loop {
-                // What makes a task whose socket never runs dry give way to the others in the end.
-                let turn = ready!(tokio::task::coop::poll_proceed(cx));
-                match socket.try_read_buf(out) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(socket.poll_read_ready(cx))?,
-                    outcome => {
-                        turn.made_progress();
-                        return Poll::Ready(outcome.map(drop));
-                    }
-                }
-            },
+            Self::Socket(socket) => {
+                let received = ready!(poll_receive(socket, cx, out.initialize_unfilled()))?;
+                out.advance(received);
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+/// Reads from a socket that others may hold as well.
+fn poll_receive(socket: &TcpStream, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+    // What makes a task whose socket never runs dry give way to the others in the end.
+    let turn = ready!(tokio::task::coop::poll_proceed(cx));
+    loop {
+        let mut received = 0;
+        let outcome = socket.try_io(Interest::READABLE, || {
+            received = recv(socket.as_raw_fd(), room, MsgFlags::empty())?;
+            // A read that leaves room has emptied the socket, and what comes after it makes a new event (epoll(7),
+            // EPOLLET): the next reader need not try first and be told to wait.
+            if (1..room.len()).contains(&received) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        match outcome {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && received == 0 => {
+                ready!(socket.poll_read_ready(cx))?;
+            }
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+            _ => {
+                turn.made_progress();
+                return Poll::Ready(Ok(received));
+            }
         }
     }
 }
@@ -404,30 +423,11 @@ impl Gate {
             self.buffer.reserve(BUFFER);
             return pin!(tokio::io::AsyncReadExt::read_buf(&mut self.transport, &mut self.buffer)).poll(cx);
         };
-        // See `Transport::poll_read`.
-        let turn = ready!(tokio::task::coop::poll_proceed(cx));
         let filled = self.buffer.len();
-        loop {
-            self.buffer.resize(filled + BUFFER, 0);
-            let mut received = 0;
-            let outcome = socket.try_io(Interest::READABLE, || {
-                received = recv(socket.as_raw_fd(), &mut self.buffer[filled..], MsgFlags::empty())?;
-                // A read that leaves room has emptied the socket, and what comes after it makes a new event (epoll(7),
-                // EPOLLET): the next reader need not try first and be told to wait.
-                if (1..BUFFER).contains(&received) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
-            });
-            self.buffer.truncate(filled + received);
-            match outcome {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && received == 0 => {
-                    ready!(socket.poll_read_ready(cx))?;
-                }
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
-                _ => {
-                    turn.made_progress();
-                    return Poll::Ready(Ok(received));
-                }
-            }
-        }
+        self.buffer.resize(filled + BUFFER, 0);
+        let received = poll_receive(socket, cx, &mut self.buffer[filled..]);
+        self.buffer.truncate(filled + if let Poll::Ready(Ok(received)) = received { received } else { 0 });
+        received
     }
 
     /// Fills `out` with the next bytes of a body, at most `most`, none at the end of the stream.

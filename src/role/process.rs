@@ -34,8 +34,9 @@ const NOTED_WITHIN: Duration = Duration::from_secs(1);
 /// How long the fence may take to stand. It does already, or nobody raises it.
 const PROVEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// After this long nothing of the start goes on.
-const SETTLED: Duration = Duration::from_secs(1);
+/// After the first of these nothing of most starts goes on; after the second nothing of a slow one, whose last threads for
+/// calls that block tokio has ended by then.
+const SETTLED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(12)];
 
 /// How long the wait for the other container is nothing to tell of.
 const QUIET: Duration = Duration::from_secs(3);
@@ -179,9 +180,11 @@ fn orders(workload: &Workload, state: &State, events: &Events) -> Result<(Orders
 
 /// Gives back what only the start needed, once the start is over.
 pub(super) async fn shrink() -> Infallible {
-    tokio::time::sleep(SETTLED).await;
-    // What is not given back is memory, and nothing else.
-    let _ = memory::release_pages_of_files();
+    for time in SETTLED {
+        tokio::time::sleep(time).await;
+        // What is not given back is memory, and nothing else.
+        let _ = memory::release_pages_of_files();
+    }
     std::future::pending().await
 }
 

@@ -1,7 +1,7 @@
 //! Bodies on their way, in either direction: streamed frame by frame, trailers included, never gathered.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -12,14 +12,14 @@ use hyper::{HeaderMap, Request, Version};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::exchange::{Exchange, Lease};
-use super::fields;
+use super::{Seen, fields};
 use crate::egress::limits;
 
 /// A body on its way.
 pub(in crate::egress) struct Body {
     inner: Inner,
     /// Counts what has passed.
-    progress: Option<Arc<AtomicU64>>,
+    progress: Option<Arc<Seen>>,
     /// What must have happened before the first byte is asked for.
     hold: Option<Hold>,
     /// The exchange whose response this is, which a new policy may end.
@@ -86,7 +86,7 @@ impl Body {
     }
 
     /// Counts what passes.
-    pub(super) fn counting(mut self, progress: Arc<AtomicU64>) -> Self {
+    pub(super) fn counting(mut self, progress: Arc<Seen>) -> Self {
         self.progress = Some(progress);
         self
     }
@@ -130,7 +130,7 @@ impl hyper::body::Body for Body {
             Inner::Passing(incoming) => {
                 let frame = Pin::new(incoming).poll_frame(cx);
                 if let (Poll::Ready(_), Some(progress)) = (&frame, &body.progress) {
-                    progress.fetch_add(1, Ordering::Relaxed);
+                    progress.count();
                 }
                 frame
                     .map_ok(|mut frame| {

@@ -152,11 +152,13 @@ pub(super) struct Next<'a> {
 pub(super) fn rewrite<B>(request: &mut Request<B>, next: &Next<'_>) -> Result<(), Refusal> {
     let from_http2 = request.version() == Version::HTTP_2;
     let trailers = wants_trailers(request.headers());
-    let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
     // What the client wrote is what the origin gets; without either there is only the tunnel's own name.
-    let named = authority.or(host).unwrap_or_else(|| default_authority(next.intent, next.secure));
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let named = |request: &Request<B>| {
+        let host = || request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+        let named = request.uri().authority().map(|authority| authority.as_str()).or_else(host);
+        named.map_or_else(|| default_authority(next.intent, next.secure), str::to_owned)
+    };
+    let path = |request: &Request<B>| request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let unwritable = |error: &dyn std::fmt::Display| {
         Refusal::new(Kind::InvalidRequest, format!("the target cannot be forwarded: {error}")).about(next.intent)
     };
@@ -168,7 +170,7 @@ pub(super) fn rewrite<B>(request: &mut Request<B>, next: &Next<'_>) -> Result<()
     }
     if next.http2 {
         let scheme = if next.secure { "https" } else { "http" };
-        let target = Uri::builder().scheme(scheme).authority(named.as_str()).path_and_query(path.as_str()).build();
+        let target = Uri::builder().scheme(scheme).authority(named(request)).path_and_query(path(request)).build();
         *request.uri_mut() = target.map_err(|error| unwritable(&error))?;
         *request.version_mut() = Version::HTTP_2;
         request.headers_mut().remove(header::HOST);
@@ -177,15 +179,18 @@ pub(super) fn rewrite<B>(request: &mut Request<B>, next: &Next<'_>) -> Result<()
         }
         return Ok(());
     }
-    *request.uri_mut() = path.parse::<Uri>().map_err(|error| unwritable(&error))?;
+    if !request.headers().contains_key(header::HOST) {
+        let named = HeaderValue::from_str(&named(request)).map_err(|error| unwritable(&error))?;
+        request.headers_mut().insert(header::HOST, named);
+    }
+    // Inside a tunnel it mostly is what it has to be.
+    if request.uri().authority().is_some() || request.uri().path_and_query().is_none() {
+        *request.uri_mut() = path(request).parse::<Uri>().map_err(|error| unwritable(&error))?;
+    }
     *request.version_mut() = Version::HTTP_11;
     let headers = request.headers_mut();
     if from_http2 {
         join_cookies(headers);
-    }
-    if !headers.contains_key(header::HOST) {
-        let named = HeaderValue::from_str(&named).map_err(|error| unwritable(&error))?;
-        headers.insert(header::HOST, named);
     }
     if let Wish::Upgrade(protocol) = next.wish {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -209,7 +214,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-fn default_authority(intent: &Intent, secure: bool) -> String {
+/// The destination as a request names it.
+pub(super) fn default_authority(intent: &Intent, secure: bool) -> String {
     let text = intent.to_string();
     let port = if secure { ":443" } else { ":80" };
     text.strip_suffix(port).map(str::to_owned).unwrap_or(text)

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
-use hyper::{HeaderMap, Method, Request, Version, header};
+use hyper::header::{self, HeaderMap, HeaderName};
+use hyper::{Method, Request, Version};
 
 use super::exchange::Asked;
 use super::fields::Wish;
-use super::{Body, Scope, Session};
+use super::{Body, Inside, Scope, Session};
 use crate::egress::authorize::{Owner, Permit};
 use crate::egress::denial::{Judged, Kind, Refusal};
 use crate::egress::forward;
@@ -20,8 +21,13 @@ use crate::event::redact::redacted;
 use crate::policy::request::{self, Judgement, Pass, RefusalKind};
 
 /// Fields by which servers and frameworks have a request mean another method or path than it shows.
-const OVERRIDES: [&str; 5] =
-    ["x-http-method-override", "x-http-method", "x-method-override", "x-original-url", "x-rewrite-url"];
+const OVERRIDES: [HeaderName; 5] = [
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+];
 
 /// Where a request wants to go.
 ///
@@ -32,7 +38,7 @@ pub(super) fn destination(scope: &Scope, request: &Request<Body>) -> Result<Inte
         Scope::Refused(refusal) => Err(refusal.clone()),
         Scope::Forward => forward::read(request),
         Scope::Tunnel(inside) => {
-            names(request, &inside.intent, inside.secure)?;
+            names(request, inside)?;
             Ok(inside.intent.clone())
         }
     }
@@ -40,7 +46,9 @@ pub(super) fn destination(scope: &Scope, request: &Request<Body>) -> Result<Inte
 
 /// Checks that whatever names a host in the request names the tunnel's: the target, `:authority` and the Host field
 /// (RFC 9110 §7.4 has a request that came to the wrong place refused).
-fn names(request: &Request<Body>, intent: &Intent, secure: bool) -> Result<(), Refusal> {
+fn names(request: &Request<Body>, inside: &Inside) -> Result<(), Refusal> {
+    let Inside { intent, secure, own, .. } = inside;
+    let secure = *secure;
     let default_port = if secure { 443 } else { 80 };
     let mismatch = |field: &str, named: &str| {
         Refusal::new(Kind::AuthorityMismatch, format!("the tunnel goes to {intent}, but {field} names {named}"))
@@ -67,6 +75,10 @@ fn names(request: &Request<Body>, intent: &Intent, secure: bool) -> Result<(), R
     {
         let Some(text) = text else { continue };
         named = true;
+        // Mostly it is written as we write it ourselves.
+        if own.is(text) {
+            continue;
+        }
         let read = Intent::parse(text, Some(default_port)).map_err(|error| malformed(format!("{field}: {error}")))?;
         if read != *intent {
             return Err(mismatch(field, &read.to_string()));
@@ -109,7 +121,7 @@ pub(super) async fn request(
         }
     }
     if permit.decision.is_inspected()
-        && let Some(name) = OVERRIDES.iter().find(|name| parts.headers.contains_key(**name))
+        && let Some(name) = OVERRIDES.iter().find(|name| parts.headers.contains_key(*name))
     {
         let detail = format!("the field {name} asks the server for something else than the rules would judge");
         return Err(Refusal::new(Kind::InvalidRequest, detail)

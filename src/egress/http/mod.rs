@@ -59,6 +59,8 @@ pub(super) enum Scope {
 #[derive(Debug)]
 pub(super) struct Inside {
     intent: Intent,
+    /// How that is written.
+    own: Written,
     /// TLS to the origin.
     secure: bool,
     idle: Mutex<Idle>,
@@ -69,11 +71,31 @@ pub(super) struct Inside {
 impl Inside {
     /// With nothing connected yet.
     pub(super) fn new(intent: Intent, secure: bool) -> Self {
-        Self { intent, secure, idle: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+        let own = Written::of(&intent, secure);
+        Self { intent, own, secure, idle: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
     fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A destination in canonical writing, so that most requests that name it need not be read.
+#[derive(Debug)]
+struct Written {
+    whole: String,
+    /// Without the port that goes without saying.
+    short: String,
+}
+
+impl Written {
+    fn of(intent: &Intent, secure: bool) -> Self {
+        Self { whole: intent.to_string(), short: fields::default_authority(intent, secure) }
+    }
+
+    /// Whether this is it. What is not may still mean the same.
+    fn is(&self, text: &str) -> bool {
+        text == self.short || text == self.whole
     }
 }
 
@@ -407,12 +429,26 @@ fn copy_of(request: &Request<Body>) -> Request<Body> {
 
 /// What is awaited from an origin besides its answer: leave to send the body, interim responses, progress.
 struct Awaited {
-    progress: Arc<AtomicU64>,
+    seen: Arc<Seen>,
     released: Option<Arc<Released>>,
+}
+
+/// What the two legs tell about an exchange while its response is awaited.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Parts of the body that have passed.
+    progress: AtomicU64,
     /// An interim response has come, which whoever serves the client should look at.
-    interim: Arc<tokio::sync::Notify>,
+    interim: tokio::sync::Notify,
     /// How many have.
-    interims: Arc<AtomicU64>,
+    interims: AtomicU64,
+}
+
+impl Seen {
+    /// Another part has passed.
+    fn count(&self) {
+        self.progress.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// How waiting for a response ended.
@@ -425,21 +461,19 @@ enum Waited<T> {
 
 impl Awaited {
     fn prepare(session: &Arc<Session>, request: &mut Request<Body>) -> Self {
-        let progress = Arc::new(AtomicU64::new(0));
+        let seen = Arc::<Seen>::default();
         let serves_http1 = request.version() < Version::HTTP_2;
         let expects = request
             .headers()
             .get(header::EXPECT)
             .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
         let released = expects.then(Arc::<Released>::default);
-        let mut body = std::mem::replace(request.body_mut(), Body::empty()).counting(progress.clone());
+        let mut body = std::mem::replace(request.body_mut(), Body::empty()).counting(seen.clone());
         if let Some(released) = &released {
             body = body.held(Hold::new(released.clone()));
         }
         *request.body_mut() = body;
-        let (interim, interims) = (Arc::<tokio::sync::Notify>::default(), Arc::<AtomicU64>::default());
-        let (released_too, queue) = (released.clone(), session.interim.clone());
-        let (notified, counted) = (interim.clone(), interims.clone());
+        let (released_too, queue, told) = (released.clone(), session.interim.clone(), seen.clone());
         // HTTP/2 origins do not call this, and there is no way to pass an interim response on in HTTP/2 yet.
         hyper::ext::on_informational(request, move |response| {
             if response.status() == StatusCode::CONTINUE {
@@ -449,10 +483,10 @@ impl Awaited {
             } else if serves_http1 {
                 serve::queue_interim(&queue, response.status(), response.headers());
             }
-            counted.fetch_add(1, Ordering::Relaxed);
-            notified.notify_one();
+            told.interims.fetch_add(1, Ordering::Relaxed);
+            told.interim.notify_one();
         });
-        Self { progress, released, interim, interims }
+        Self { seen, released }
     }
 
     fn release(&self) {
@@ -466,7 +500,7 @@ impl Awaited {
         let mut response = std::pin::pin!(response);
         let mut seen = u64::MAX;
         loop {
-            let now = self.progress.load(Ordering::Relaxed);
+            let now = self.seen.progress.load(Ordering::Relaxed);
             if now == seen {
                 return Waited::TimedOut;
             }
@@ -478,8 +512,8 @@ impl Awaited {
                     biased;
                     outcome = response.as_mut() => return Waited::Came(outcome),
                     // The service and the connection share a task: being woken is enough, see `Gate::poll_flush`.
-                    () = self.interim.notified() => {
-                        if self.interims.load(Ordering::Relaxed) > limits::INTERIM_RESPONSES {
+                    () = self.seen.interim.notified() => {
+                        if self.seen.interims.load(Ordering::Relaxed) > limits::INTERIM_RESPONSES {
                             return Waited::Flooded;
                         }
                     }
