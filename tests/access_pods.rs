@@ -121,18 +121,16 @@ fn an_image_with_one_static_program_is_reached_and_needs_no_more() {
     let world = World::new();
     let podman = Podman::new(&world);
     let context = podman.path("bare");
-    fs::create_dir_all(context.join("tmp")).expect("a directory");
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
-    fs::set_permissions(context.join("tmp"), open).expect("chmod");
-    // By its name it sleeps, and does nothing else.
+    let (programs, temporary) = (context.join("rootfs/usr/bin"), context.join("rootfs/tmp"));
+    for directory in [&programs, &temporary] {
+        fs::create_dir_all(directory).expect("a directory");
+    }
+    fs::set_permissions(&temporary, std::os::unix::fs::PermissionsExt::from_mode(0o1777)).expect("chmod");
+    // One program under two names: by each it does one thing.
     let busybox = ["/usr/bin/busybox", "/bin/busybox"].into_iter().find(|path| fs::metadata(path).is_ok());
-    fs::copy(busybox.expect("busybox-static, which .ci/run installs"), context.join("sleep")).expect("copy");
-    fs::hard_link(context.join("sleep"), context.join("cat")).expect("link");
-    fs::write(
-        context.join("Containerfile"),
-        "FROM scratch\nCOPY sleep cat /usr/bin/\nCOPY tmp /tmp\nENV PATH=/usr/bin\n",
-    )
-    .expect("write");
+    fs::copy(busybox.expect("busybox-static, which .ci/run installs"), programs.join("sleep")).expect("copy");
+    fs::hard_link(programs.join("sleep"), programs.join("cat")).expect("link");
+    fs::write(context.join("Containerfile"), "FROM scratch\nCOPY rootfs/ /\nENV PATH=/usr/bin\n").expect("write");
     podman.expect(["build", "--quiet", "--network", "none", "--tag", "localhost/bare", &context.display().to_string()]);
     for (topology, door) in DOORS {
         let mut manifest = behind_a_door(topology, door);
