@@ -10,47 +10,61 @@ use std::time::{Duration, Instant};
 use crate::world::{Daemon, ORDINARY_USER, World, eventually, supervisor};
 
 /// A running sandbox with a door.
-struct Sandbox {
-    world: World,
+pub struct Sandbox {
+    pub world: World,
     /// Whose the supervisor is.
-    user: Option<u32>,
-    directory: tempfile::TempDir,
-    _supervisor: Daemon,
+    pub user: Option<u32>,
+    pub directory: tempfile::TempDir,
+    script: String,
+    supervisor: Option<Daemon>,
 }
 
 impl Sandbox {
     /// Of root, with this script as its workload.
-    fn of(script: &str) -> Self {
+    pub fn of(script: &str) -> Self {
         Self::started(script, None)
     }
 
-    fn started(script: &str, user: Option<u32>) -> Self {
+    pub fn started(script: &str, user: Option<u32>) -> Self {
         let world = World::new();
         let directory = tempfile::Builder::new().prefix("openshell-door-").tempdir_in("/var/tmp").expect("a directory");
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
         if let Some(user) = user {
             std::os::unix::fs::chown(directory.path(), Some(user), Some(user)).expect("chown");
         }
-        // The door's directory is granted, so that what keeps the workload out is the door.
-        let policy = world.file(
-            "door.yaml",
-            format!("version: 1\nfilesystem_policy: {{read_write: [{}, /tmp]}}\n", directory.path().display()),
-        );
-        let door = directory.path().join("door");
-        let run = world.run().policy(policy).arg("--ssh-socket-path").arg(&door);
-        let run = run.arg("--events").arg(directory.path().join("events"));
-        let run = if user.is_some() { run.by_user() } else { run };
-        let supervisor = run.shell(script).spawn();
-        eventually("the door is there", || door.exists());
-        Self { world, user, directory, _supervisor: supervisor }
+        let mut sandbox = Self { world, user, directory, script: script.to_owned(), supervisor: None };
+        sandbox.start();
+        sandbox
     }
 
-    fn door(&self) -> PathBuf {
+    /// Starts its supervisor, the first or the next.
+    pub fn start(&mut self) {
+        // The door's directory is granted, so that what keeps the workload out is the door.
+        let policy = self.world.file(
+            "door.yaml",
+            format!("version: 1\nfilesystem_policy: {{read_write: [{}, /tmp]}}\n", self.directory.path().display()),
+        );
+        let run = self.world.run().policy(policy).arg("--ssh-socket-path").arg(self.door());
+        let run = run.arg("--events").arg(self.directory.path().join("events"));
+        let run = if self.user.is_some() { run.by_user() } else { run };
+        let mut command = run.shell(&self.script).build();
+        let told = std::fs::File::options().create(true).append(true).open(self.world.directory().join("told"));
+        command.stderr(told.expect("a file"));
+        self.supervisor = Some(Daemon::spawn(command));
+        eventually("the door is there", || std::os::unix::net::UnixStream::connect(self.door()).is_ok());
+    }
+
+    /// The supervisor's process.
+    pub fn supervisor(&self) -> &Daemon {
+        self.supervisor.as_ref().expect("it has been started")
+    }
+
+    pub fn door(&self) -> PathBuf {
         self.directory.path().join("door")
     }
 
     /// OpenSSH's client, without anybody's configuration.
-    fn ssh(&self) -> Command {
+    pub fn ssh(&self) -> Command {
         self.ssh_that_says("ERROR")
     }
 
@@ -65,33 +79,33 @@ impl Sandbox {
     }
 
     /// Runs a command line by SSH.
-    fn runs(&self, line: &str) -> Output {
+    pub fn runs(&self, line: &str) -> Output {
         self.ssh().args(["sandbox@box", line]).output().expect("ssh, which .ci/run installs")
     }
 
     /// A role of the executable that speaks to the door.
-    fn role(&self, name: &str) -> Command {
+    pub fn role(&self, name: &str) -> Command {
         let mut command = Command::new(supervisor());
         command.arg(name).arg("--ssh-socket-path").arg(self.door()).stdin(Stdio::null());
         command
     }
 
-    fn events(&self) -> String {
+    pub fn events(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("events")).unwrap_or_default()
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[track_caller]
-fn expect(output: Output, code: i32, stdout: &str) {
+pub fn expect(output: Output, code: i32, stdout: &str) {
     assert_eq!((output.status.code(), &*text(&output.stdout)), (Some(code), stdout), "{}", text(&output.stderr));
 }
 
 /// Whether any process runs `sleep SECONDS`.
-fn sleeps(seconds: &str) -> bool {
+pub fn sleeps(seconds: &str) -> bool {
     Command::new("pgrep").args(["-fx", &format!("sleep {seconds}")]).output().expect("pgrep").status.success()
 }
 
@@ -382,7 +396,7 @@ fn who_came_in_and_for_what_is_recorded() {
 }
 
 /// A directory of this side's, beside the sandbox's door: what there is to send, and where to put what comes.
-fn luggage(sandbox: &Sandbox) -> (PathBuf, PathBuf) {
+pub fn luggage(sandbox: &Sandbox) -> (PathBuf, PathBuf) {
     let base = sandbox.world.directory();
     let (here, back) = (base.join("luggage"), base.join("back"));
     std::fs::create_dir_all(here.join("inner")).expect("a directory");
@@ -396,7 +410,7 @@ fn luggage(sandbox: &Sandbox) -> (PathBuf, PathBuf) {
 
 /// Whether two trees are the same, links and modes among it.
 #[track_caller]
-fn assert_same(one: &std::path::Path, other: &std::path::Path) {
+pub fn assert_same(one: &std::path::Path, other: &std::path::Path) {
     let list = |root: &std::path::Path| {
         let listed = Command::new("find").args([".", "-printf", "%p %y %m %s %l\\n"]).current_dir(root).output();
         let mut lines: Vec<String> = text(&listed.expect("find").stdout).lines().map(str::to_owned).collect();
@@ -413,7 +427,7 @@ fn assert_same(one: &std::path::Path, other: &std::path::Path) {
 }
 
 /// The options that stand for `ssh` of another client of OpenSSH's.
-fn options(sandbox: &Sandbox) -> Vec<String> {
+pub fn options(sandbox: &Sandbox) -> Vec<String> {
     let ssh = sandbox.ssh();
     let arguments: Vec<String> = ssh.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
     arguments

@@ -183,6 +183,11 @@ pub struct Pod<'p> {
 }
 
 impl Pod<'_> {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// What Podman calls one of its containers.
     fn container(&self, name: &str) -> String {
         format!("{}-{name}", self.name)

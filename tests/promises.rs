@@ -15,6 +15,9 @@ mod pod;
 mod podman;
 
 mod access;
+mod access_attacks;
+mod access_clients;
+mod access_pods;
 mod bounds;
 mod cli;
 mod cni;

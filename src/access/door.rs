@@ -101,6 +101,8 @@ impl Door {
             let (kind, pid, reason) = why;
             dismiss(stream, &reason).await;
             self.tell(kind, pid, reason, &mut refused);
+            // Between one stranger and the next, whoever else has something to do.
+            tokio::task::yield_now().await;
         }
     }
 

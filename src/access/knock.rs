@@ -17,8 +17,9 @@ use tokio::net::UnixStream;
 
 use crate::sys::process;
 
-/// Longest line of ancestors that is followed: the kernel's own limit of nested namespaces and any real tree are far below.
-const ANCESTORS_LIMIT: usize = 4096;
+/// Longest line of ancestors that is followed. Any real tree is far below; a workload may grow one as deep as it has
+/// processes, and each step is a file to read, in the thread that serves everybody.
+const ANCESTORS_LIMIT: usize = 256;
 
 /// How often the line is read anew, when it changed while it was read.
 const ATTEMPTS: u32 = 16;
@@ -116,7 +117,10 @@ pub fn who(stream: &UnixStream) -> Result<Visitor, Stranger> {
 fn settled_line(pid: i32) -> io::Result<Vec<i32>> {
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let line = line(pid).ok();
+        let line = match line(pid) {
+            Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => return Err(error),
+            line => line.ok(),
+        };
         if line.is_some() && line == last {
             return line.ok_or_else(|| io::Error::other("no ancestors"));
         }
@@ -137,7 +141,7 @@ fn line(pid: i32) -> io::Result<Vec<i32>> {
         }
         current = *line.last().unwrap_or(&pid);
     }
-    Err(io::Error::other("it has too many ancestors"))
+    Err(io::Error::new(io::ErrorKind::QuotaExceeded, format!("it has more than {ANCESTORS_LIMIT} ancestors")))
 }
 
 #[cfg(test)]

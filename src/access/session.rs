@@ -268,9 +268,11 @@ async fn attend(channel: &Channel, mut guest: Guest, launcher: &Launcher) -> End
                 ending
             };
             tokio::select! {
+                // What is asked before data comes is done before: a program that is told a word finds the terminal's new size.
+                biased;
                 (ending, ()) = async { tokio::join!(live, show) } => Some(ending),
-                () = feed => None,
                 () = obey(channel, &handle, &output) => None,
+                () = feed => None,
                 // Interactive shells are deaf to SIGTERM, and would hold the end up.
                 () = launcher.ending() => None,
             }

@@ -21,7 +21,16 @@ pub const WINDOW: u32 = 1 << 20;
 pub const PACKET: u32 = 32 << 10;
 
 /// Most of the peer's requests on one channel that wait to be answered: more is no use that anybody makes of it.
-pub(super) const REQUESTS_LIMIT: usize = 128;
+const REQUESTS_LIMIT: usize = 128;
+
+/// Most bytes of them: the longest command that a packet can bring, and its environment.
+const REQUESTS_BYTES: usize = 512 << 10;
+
+/// Most answers that wait to be looked at. This side asks for a handful at a time.
+pub(super) const ANSWERS_LIMIT: usize = 128;
+
+/// Most that is taken at a time, so that what somebody holds and writes slowly is little beside the window.
+const TAKEN: usize = 128 << 10;
 
 /// A stream of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +98,7 @@ pub(super) struct Inner {
     taken: u32,
     data: BytesMut,
     error: BytesMut,
-    pub(super) requests: VecDeque<Request>,
+    requests: VecDeque<Request>,
     /// Answers to our requests, in order.
     pub(super) answers: VecDeque<bool>,
     pub(super) peer_eof: bool,
@@ -112,6 +121,20 @@ impl Inner {
             (_, Stream::Data) => self.data.extend_from_slice(data),
             (_, Stream::Error) => self.error.extend_from_slice(data),
         }
+        true
+    }
+
+    /// Takes in a request. `false` where too much waits already.
+    pub(super) fn ask(&mut self, request: Request) -> bool {
+        // Nobody will look at it.
+        if self.closed {
+            return true;
+        }
+        let waiting: usize = self.requests.iter().map(|request| request.details.len()).sum();
+        if self.requests.len() >= REQUESTS_LIMIT || waiting + request.details.len() > REQUESTS_BYTES {
+            return false;
+        }
+        self.requests.push_back(request);
         true
     }
 }
@@ -217,7 +240,7 @@ impl Channel {
                     Stream::Error => &mut inner.error,
                 };
                 match buffer.is_empty() {
-                    false => Some(Some(std::mem::take(buffer))),
+                    false => Some(Some(buffer.split_to(buffer.len().min(TAKEN)))),
                     true => (inner.peer_eof || inner.peer_closed).then_some(None),
                 }
             })
@@ -249,22 +272,24 @@ impl Channel {
     /// [`Closed`].
     pub async fn send(&self, stream: Stream, mut data: &[u8]) -> Result<(), Closed> {
         while !data.is_empty() {
+            // First the window, for which many may wait, then room for one packet each.
+            let sendable = |inner: &mut Inner| {
+                let (peer, most) = inner.peer?;
+                if inner.closed || inner.peer_closed || inner.eof {
+                    return Some(Err(Closed));
+                }
+                let chunk = inner.window.min(u64::from(most)).min(data.len() as u64);
+                (chunk > 0).then_some(Ok((peer, chunk)))
+            };
+            self.state.until(sendable).await?;
             self.shared.room().await;
-            let (peer, chunk) = self
-                .state
-                .until(|inner| {
-                    let (peer, most) = inner.peer?;
-                    if inner.closed || inner.peer_closed || inner.eof {
-                        return Some(Err(Closed));
-                    }
-                    let chunk = inner.window.min(u64::from(most)).min(data.len() as u64);
-                    if chunk == 0 {
-                        return None;
-                    }
-                    inner.window -= chunk;
-                    Some(Ok((peer, chunk as usize)))
-                })
-                .await?;
+            let (peer, chunk) = {
+                let mut inner = self.state.inner();
+                let Some(sent) = sendable(&mut inner) else { continue };
+                let (peer, chunk) = sent?;
+                inner.window -= chunk;
+                (peer, chunk as usize)
+            };
             let (now, later) = data.split_at(chunk);
             let mut packet = message(match stream {
                 Stream::Data => number::CHANNEL_DATA,

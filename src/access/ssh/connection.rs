@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::channel::{
-    Channel, EXTENDED_STDERR, PACKET, REQUESTS_LIMIT, Refused, Request, SHORTAGE, State, Stream, WINDOW, refusal,
+    ANSWERS_LIMIT, Channel, EXTENDED_STDERR, PACKET, Refused, Request, SHORTAGE, State, Stream, WINDOW, refusal,
 };
 use super::kex::{HostKey, Side, message};
 use super::transport::{Outgoing, Transport, disconnect};
@@ -167,6 +167,9 @@ impl Connection {
             SshError::Gone | SshError::Disconnected(_) | SshError::Io(_) => {}
             other => self.shared.outgoing.push(disconnect(PROTOCOL_ERROR, &other.to_string())),
         }
+        self.shared.end();
+        // What is still to be written is memory, and the connection's place is not given to another before.
+        self.transport.farewell().await;
         match end {
             SshError::Gone | SshError::Disconnected(_) => Ok(()),
             other => Err(other),
@@ -228,7 +231,7 @@ impl Connection {
     }
 
     fn open(&self, mut reader: Reader<'_>) -> Result<(), SshError> {
-        let kind = reader.text()?.to_owned();
+        let kind = reader.name()?.to_owned();
         let (peer, window, packet) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let refuse = |reason: &str| {
             let refused = Refused { code: SHORTAGE, reason: reason.to_owned() };
@@ -294,19 +297,15 @@ impl Connection {
                 }
             }
             number::CHANNEL_REQUEST => {
-                let name = reader.text()?.to_owned();
+                let name = reader.name()?.to_owned();
                 let wants_answer = reader.boolean()?;
-                if inner.requests.len() >= REQUESTS_LIMIT {
+                let details = Bytes::copy_from_slice(reader.rest());
+                if !inner.ask(Request { name, wants_answer, details }) {
                     return Err(SshError::Protocol("more requests than can be answered"));
-                }
-                // Nobody will look at it.
-                if !inner.closed {
-                    let details = Bytes::copy_from_slice(reader.rest());
-                    inner.requests.push_back(Request { name, wants_answer, details });
                 }
             }
             number::CHANNEL_SUCCESS | number::CHANNEL_FAILURE => {
-                if inner.answers.len() >= REQUESTS_LIMIT {
+                if inner.answers.len() >= ANSWERS_LIMIT {
                     return Err(SshError::Protocol("answers that nobody asked for"));
                 }
                 inner.answers.push_back(kind == number::CHANNEL_SUCCESS);
@@ -318,6 +317,23 @@ impl Connection {
 }
 
 impl Shared {
+    /// Closes all channels, for there is no peer any more.
+    fn end(&self) {
+        let channels = {
+            let mut table = self.table();
+            table.over = true;
+            std::mem::take(&mut table.channels)
+        };
+        for state in channels.into_values() {
+            {
+                let mut inner = state.inner();
+                (inner.peer_closed, inner.peer_eof) = (true, true);
+            }
+            state.tell();
+        }
+        self.outgoing.room.notify_waiters();
+    }
+
     /// A place for one more channel.
     fn enter(&self) -> Option<(u32, Arc<State>)> {
         let mut table = self.table();
@@ -353,19 +369,7 @@ impl Opener {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let channels = {
-            let mut table = self.shared.table();
-            table.over = true;
-            std::mem::take(&mut table.channels)
-        };
-        for state in channels.into_values() {
-            {
-                let mut inner = state.inner();
-                (inner.peer_closed, inner.peer_eof) = (true, true);
-            }
-            state.tell();
-        }
-        self.shared.outgoing.room.notify_waiters();
+        self.shared.end();
     }
 }
 
@@ -399,3 +403,6 @@ async fn authenticate(transport: &mut Transport) -> Result<String, SshError> {
     }
     Err(SshError::Protocol("too many attempts to authenticate"))
 }
+
+#[cfg(test)]
+mod tests;

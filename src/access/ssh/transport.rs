@@ -10,7 +10,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::cipher::{Opener, Sealer};
 use super::kex::{Exchange, HostKey, Side, Versions, message};
@@ -42,6 +43,13 @@ pub(super) const DATA_QUEUED: usize = 256 << 10;
 
 /// Nothing more is read while this much waits to be written: answers too are bounded, when somebody asks and does not read.
 const QUEUED_LIMIT: usize = 1 << 20;
+
+/// While keys are exchanged, nothing is written and reading must go on. A peer may still ask for things until it has heard
+/// of the exchange; one that has as much to be answered does not mean to take part in it.
+const HELD_LIMIT: usize = 2 * QUEUED_LIMIT;
+
+/// What a message that waits costs beside its bytes: its place in the queue, and what the allocator adds.
+const MESSAGE_COST: usize = 64;
 
 /// What goes out.
 #[derive(Debug)]
@@ -88,7 +96,7 @@ impl Outgoing {
     /// Queues a message, however much there is.
     pub(super) fn push(&self, message: Vec<u8>) {
         let mut queue = self.queue();
-        queue.bytes += message.len();
+        queue.bytes += cost(&message);
         queue.normal.push_back(message);
         drop(queue);
         self.some.notify_one();
@@ -96,7 +104,7 @@ impl Outgoing {
 
     fn push_urgent(&self, message: Vec<u8>, then: Option<(Sealer, bool)>) {
         let mut queue = self.queue();
-        queue.bytes += message.len();
+        queue.bytes += cost(&message);
         // After new keys, what waited may go; before them, what follows must wait.
         queue.held = then.is_none();
         queue.urgent.push_back(Urgent { message, then });
@@ -115,17 +123,21 @@ impl Outgoing {
         self.some.notify_one();
     }
 
-    async fn below_limit(&self) {
+    /// Waits until something may be read, and answered.
+    async fn below_limit(&self) -> Result<(), SshError> {
         loop {
             let notified = self.room.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            let may = {
+            {
                 let queue = self.queue();
-                queue.bytes < QUEUED_LIMIT || queue.broken
-            };
-            if may {
-                return;
+                if queue.held && queue.bytes >= HELD_LIMIT {
+                    return Err(SshError::Protocol("more to answer than one key exchange lasts"));
+                }
+                // What ends the exchange has yet to be read.
+                if queue.bytes < QUEUED_LIMIT || queue.broken || queue.held {
+                    return Ok(());
+                }
             }
             notified.await;
         }
@@ -148,7 +160,7 @@ impl Outgoing {
                             None => break,
                         },
                     };
-                    queue.bytes -= message.len();
+                    queue.bytes -= cost(&message);
                     sealer.seal(&mut message);
                     packets.extend_from_slice(&message);
                     if let Some((mut next, restart)) = then {
@@ -195,16 +207,19 @@ pub(super) struct Transport {
     renewed: Instant,
     /// What goes out.
     pub(super) outgoing: Arc<Outgoing>,
-    writer: AbortHandle,
+    writer: JoinHandle<()>,
 }
 
 impl Drop for Transport {
     /// What has been queued still goes, if the peer takes it.
     fn drop(&mut self) {
         self.outgoing.finish();
+        if self.writer.is_finished() {
+            return;
+        }
         match Handle::try_current() {
             Ok(runtime) => {
-                let writer = self.writer.clone();
+                let writer = self.writer.abort_handle();
                 runtime.spawn(async move {
                     tokio::time::sleep(FAREWELL).await;
                     writer.abort();
@@ -228,7 +243,7 @@ impl Transport {
         };
         let (stream, writer) = stream.into_split();
         let outgoing = Arc::new(Outgoing::new());
-        let writer = tokio::spawn(outgoing.clone().write(writer)).abort_handle();
+        let writer = tokio::spawn(outgoing.clone().write(writer));
         let mut transport = Self {
             side,
             key,
@@ -267,7 +282,7 @@ impl Transport {
     /// The next message that is not the transport's own business. May be cancelled; nothing is lost.
     pub(super) async fn next(&mut self) -> Result<BytesMut, SshError> {
         loop {
-            self.outgoing.below_limit().await;
+            self.outgoing.below_limit().await?;
             let first_exchange = self.opener.is_clear();
             let sequence = self.opener.sequence();
             let message = self.packet().await?;
@@ -348,6 +363,14 @@ impl Transport {
         Ok(())
     }
 
+    /// Waits until what has been queued has gone, if the peer takes it.
+    pub(super) async fn farewell(&mut self) {
+        self.outgoing.finish();
+        if timeout(FAREWELL, &mut self.writer).await.is_err() {
+            self.writer.abort();
+        }
+    }
+
     async fn packet(&mut self) -> Result<BytesMut, SshError> {
         loop {
             if let Some(message) = self.opener.open(&mut self.buffer)? {
@@ -359,6 +382,10 @@ impl Transport {
             }
         }
     }
+}
+
+fn cost(message: &[u8]) -> usize {
+    message.len() + MESSAGE_COST
 }
 
 /// The peer's identification line, without its end. A server may say other things before (RFC 4253 §4.2).
@@ -398,4 +425,40 @@ pub(super) fn disconnect(reason: u32, why: &str) -> Vec<u8> {
     goodbye.put_string(why.as_bytes());
     goodbye.put_string(b"");
     goodbye
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether reading goes on at once.
+    async fn reads_on(outgoing: &Outgoing) -> Option<bool> {
+        match timeout(Duration::from_millis(20), outgoing.below_limit()).await {
+            Ok(may) => Some(may.is_ok()),
+            Err(_) => None,
+        }
+    }
+
+    #[test]
+    fn keys_are_exchanged_however_much_waits_but_not_without_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let outgoing = Outgoing::new();
+            let fill = |bytes: usize| (0..bytes / 1024).for_each(|_| outgoing.push(vec![0; 1024]));
+            fill(QUEUED_LIMIT);
+            assert_eq!(reads_on(&outgoing).await, Some(true), "what ends the exchange has yet to be read");
+            outgoing.queue().held = false;
+            assert_eq!(reads_on(&outgoing).await, None, "control: otherwise it waits for the writer");
+            outgoing.queue().held = true;
+            fill(HELD_LIMIT - QUEUED_LIMIT);
+            assert_eq!(reads_on(&outgoing).await, Some(false), "it ends");
+        });
+    }
+
+    #[test]
+    fn small_messages_count_for_what_they_cost() {
+        let outgoing = Outgoing::new();
+        (0..=QUEUED_LIMIT / MESSAGE_COST).for_each(|_| outgoing.push(message(number::REQUEST_FAILURE)));
+        assert!(outgoing.queue().bytes > QUEUED_LIMIT);
+    }
 }

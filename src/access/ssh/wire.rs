@@ -1,5 +1,8 @@
 //! Data types of the protocol (RFC 4251 §5).
 
+/// Longest name of anything (RFC 4250 §4.6.1).
+const NAME_LIMIT: usize = 64;
+
 /// A message that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a malformed message: {0}")]
@@ -66,6 +69,17 @@ impl<'m> Reader<'m> {
     /// [`Malformed`]: not UTF-8 either.
     pub fn text(&mut self) -> Result<&'m str, Malformed> {
         std::str::from_utf8(self.string()?).map_err(|_| Malformed("a text is not UTF-8"))
+    }
+
+    /// A `string` that names something: a kind of channel, a request.
+    ///
+    /// # Errors
+    /// [`Malformed`]: longer than [`NAME_LIMIT`] too.
+    pub fn name(&mut self) -> Result<&'m str, Malformed> {
+        self.text().and_then(|name| match name.len() {
+            0..=NAME_LIMIT => Ok(name),
+            _ => Err(Malformed("a name is longer than 64 characters")),
+        })
     }
 
     /// All that is left.
