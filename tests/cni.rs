@@ -429,7 +429,7 @@ fn status_says_whether_any_pod_could_be_served() {
     status(&[]).expect("");
     for (mode, told) in [
         (Mode::Down, "cannot be reached"),
-        (Mode::Silent, "3s"),
+        (Mode::Silent, "within 3.0 s"),
         (Mode::Failing(503), "503"),
         (Mode::Garbage, "/api/v1/namespaces/default/pods/"),
     ] {

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use nix::mount::MsFlags;
 use nix::sys::signal::Signal;
 
-use crate::installer::{Installer, PRIMARY, chained};
+use crate::installer::{Installer, NODE_PATH, PRIMARY, chained};
 use crate::sideload::Mounted;
 use crate::world::{Daemon, World, eventually};
 
@@ -26,6 +26,11 @@ fn ended(mut daemon: Daemon) -> String {
 
 /// What it says of a node that is not ready, for this reason of its condition.
 fn complaint(node: &Installer, reason: &str, flags: &[&str]) -> String {
+    // Of an installer before this one.
+    node.api.change(NODE_PATH, |object| {
+        let conditions = object["status"]["conditions"].as_array_mut().expect("conditions");
+        conditions.retain(|condition| condition["type"] != "OpenShellCNIReady");
+    });
     let daemon = node.start(&[&["--node-condition"], flags].concat());
     eventually(reason, || node.condition().is_some_and(|condition| condition["reason"] == reason));
     let message = node.condition().expect("a condition")["message"].as_str().expect("a message").to_owned();

@@ -137,6 +137,9 @@ fn a_runtime_that_is_killed_comes_back_to_sandboxes_that_are_fenced() {
     containerd.kill();
     containerd.node.api.set_mode(Mode::Healthy);
     containerd.start();
+    // What is half made the kubelet has taken away, and starts another.
+    let left = containerd.cri().list().expect("a list");
+    left.iter().filter(|(_, ready)| !ready).for_each(|(half, _)| containerd.end(half));
     let again = containerd.run(next);
     assert!(containerd.ruleset(&again).contains("openshell_fence"));
     containerd.end(&sandbox);
