@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::fence::{allow_ping, answering_origin, attempts, init, nft, take_away};
-use crate::kubernetes::{Mode, objects};
+use crate::kubernetes::{Mode, objects, rights};
 use crate::node::{NAMESPACE, Node, PREVIOUS, SANDBOX};
 use crate::world::World;
 
@@ -413,4 +413,41 @@ fn fifty_pods_are_fenced_at_once() {
     assert!(unfenced.is_empty(), "{unfenced:?}");
     // The mark is one second in the bench; here the whole suite may be running.
     assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn status_says_whether_any_pod_could_be_served() {
+    let (world, node) = (World::new(), Node::new());
+    let pod = world.machine_namespace();
+    node.api.grant("system:serviceaccount:openshell:cni", &[rights::pods("default")]);
+    let status = |namespaces: &[&str]| {
+        let mut config: Value = serde_json::from_str(&node.config("1.1.0")).expect("JSON");
+        config["openshell"]["sandboxNamespaces"] = json!(namespaces);
+        node.call("STATUS", &pod, "agents/a-0").input(config.to_string()).answer()
+    };
+    // Any pod may be a sandbox.
+    status(&[]).expect("");
+    for (mode, told) in [
+        (Mode::Down, "cannot be reached"),
+        (Mode::Silent, "within 3.0 s"),
+        (Mode::Failing(503), "503"),
+        (Mode::Garbage, "/api/v1/namespaces/default/pods/"),
+    ] {
+        node.api.set_mode(mode);
+        let begun = Instant::now();
+        let (code, details) = status(&[]).error();
+        assert!(code == 50 && details.contains(told), "{mode:?}: {code} {details}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{mode:?}: {:?}", begun.elapsed());
+        // Others than sandboxes are served all the same, and would be turned away with a node that is not ready.
+        status(&[NAMESPACE]).expect("");
+        node.call("ADD", &pod, "web/w-0").answer().expect(PREVIOUS);
+    }
+    node.api.set_mode(Mode::Healthy);
+    node.api.grant("system:serviceaccount:openshell:cni", &[]);
+    let (code, details) = status(&[]).error();
+    assert!(code == 50 && details.contains("forbidden"), "{code} {details}");
+    // Control.
+    node.api.grant("system:serviceaccount:openshell:cni", &[rights::pods("default")]);
+    status(&[]).expect("");
+    assert_unfenced(&world);
 }

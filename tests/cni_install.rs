@@ -105,8 +105,10 @@ fn a_node_becomes_ready_once_the_plugin_is_chained_and_works() {
     let daemon = node.started(&["--admin-bind", "127.0.0.1:19190", "--node-condition"]);
     assert!(is_ready("127.0.0.1:19190"));
     assert!(node.is_chained());
-    let object = node.api.object(NODE_PATH).expect("the node");
-    assert_eq!(object["spec"]["taints"], json!([objects::taint("team", "NoExecute")]), "the startup taint alone goes");
+    eventually("the startup taint alone goes", || {
+        let object = node.api.object(NODE_PATH).expect("the node");
+        object["spec"]["taints"] == json!([objects::taint("team", "NoExecute")])
+    });
     eventually("the condition says why", || {
         node.condition()
             .is_some_and(|condition| condition["status"] == "True" && condition["reason"] == "ChainVerified")

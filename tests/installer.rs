@@ -1,6 +1,7 @@
 //! A node that `cni-install` works on: its directories, the service account that a pod would have, and the API server.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::kubernetes::{ApiServer, Record, objects, rights};
 use crate::node::NAMESPACE;
-use crate::world::{Daemon, supervisor};
+use crate::world::{Daemon, World, supervisor};
 
 /// The node's name, and where the API server has it.
 pub const NODE: &str = "n1";
@@ -35,17 +36,28 @@ pub struct Installer {
     /// Its API server.
     pub api: ApiServer,
     directory: tempfile::TempDir,
+    /// The network namespace that the node is in, where it is another one.
+    machine: Option<PathBuf>,
 }
 
 impl Installer {
     /// A node with a primary configuration, a startup taint, and a DaemonSet that is there to stay.
     pub fn new() -> Self {
-        let api = ApiServer::start();
+        Self::with(ApiServer::start(), None)
+    }
+
+    /// The same in the machine, whose API server is there too.
+    pub fn in_machine(world: &World) -> Self {
+        let listener = world.in_machine(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 6443)).expect("bind"));
+        Self::with(ApiServer::start_on(listener), Some(world.machine_namespace()))
+    }
+
+    fn with(api: ApiServer, machine: Option<PathBuf>) -> Self {
         let startup = objects::taint("openshell.ai/cni-not-ready", "NoSchedule");
         api.put(&objects::node(NODE, &[startup, objects::taint("team", "NoExecute")]));
         api.put(&objects::daemon_set("openshell", "openshell-cni", None));
         let directory = tempfile::Builder::new().prefix("openshell-node-").tempdir_in("/var/tmp").expect("a directory");
-        let node = Self { api, directory };
+        let node = Self { api, directory, machine };
         for name in ["net.d", "bin", "account"] {
             fs::create_dir(node.path(name)).expect("a directory");
         }
@@ -84,7 +96,14 @@ impl Installer {
 
     /// `cni-install` with these flags besides the usual ones.
     pub fn command(&self, flags: &[&str]) -> Command {
-        let mut command = Command::new(supervisor());
+        let mut command = match &self.machine {
+            Some(namespace) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net={}", namespace.display())).arg("--").arg(supervisor());
+                command
+            }
+            None => Command::new(supervisor()),
+        };
         command.args(["cni-install", "--sandbox-namespace", NAMESPACE]);
         if !flags.contains(&"--daemonset") {
             command.args(["--daemonset", "openshell/openshell-cni"]);

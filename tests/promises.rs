@@ -5,6 +5,8 @@
 mod world;
 
 mod clients;
+mod containerd;
+mod cri;
 mod installer;
 #[allow(dead_code, reason = "as whole as its users will want it")]
 mod kubernetes;
@@ -18,12 +20,15 @@ mod access;
 mod access_attacks;
 mod access_clients;
 mod access_pods;
+mod admission;
 mod bounds;
 mod cli;
 mod cni;
 mod cni_install;
+mod cni_operation;
 mod cni_pods;
 mod confinement;
+mod cri_pods;
 mod doctor;
 mod events;
 mod examples;

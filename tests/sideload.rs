@@ -59,16 +59,18 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 /// A mount that goes with the test.
-struct Mounted(PathBuf);
+pub struct Mounted(PathBuf);
 
 impl Mounted {
-    fn tmpfs(at: PathBuf, flags: MsFlags, options: &str) -> Self {
+    /// A new one, whose mount point is made.
+    pub fn tmpfs(at: PathBuf, flags: MsFlags, options: &str) -> Self {
         fs::create_dir(&at).expect("a mount point");
         mount(Some("tmpfs"), &at, Some("tmpfs"), flags, Some(options)).expect("mount: run the tests as root");
         Self(at)
     }
 
-    fn again(&self, flags: MsFlags) {
+    /// The same with other flags.
+    pub fn again(&self, flags: MsFlags) {
         mount(None::<&str>, &self.0, None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags, None::<&str>)
             .expect("remount");
     }

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use nix::time::{ClockId, clock_gettime};
 
 use super::chain::{self, Chain, ChainError, Change, PLUGIN_TYPE, Verdict};
 use super::credentials::Credentials;
 use super::namespace;
-use super::program::Program;
+use super::program::{Left, Program};
 
 /// The installation on this node.
 #[derive(Debug)]
@@ -20,10 +23,33 @@ pub struct Installation {
     pub credentials: Credentials,
     /// Directories of configurations that runtimes have by default.
     pub usual_directories: Vec<PathBuf>,
-    /// Where the plugin leaves a mark when it is called, in ways that do not prove themselves.
-    pub called: Option<PathBuf>,
+    /// What tells that the plugin is called, in ways that do not prove themselves.
+    pub called: Option<Called>,
     /// Whether this kernel was seen putting up a fence.
     pub rehearsed: bool,
+}
+
+/// Whether the plugin is called: by the time of a file that it touches.
+#[derive(Clone, Debug)]
+pub struct Called {
+    mark: PathBuf,
+    /// Calls of before do not count.
+    since: SystemTime,
+}
+
+impl Called {
+    /// By the file at `mark`, written since the node was started: it may lie where it outlives that.
+    #[must_use]
+    pub fn at(mark: PathBuf) -> Self {
+        let running = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
+        let since = SystemTime::now().checked_sub(running).unwrap_or(SystemTime::UNIX_EPOCH);
+        Self { mark, since }
+    }
+
+    fn is_seen(&self) -> bool {
+        let touched = std::fs::symlink_metadata(&self.mark).and_then(|status| status.modified());
+        touched.is_ok_and(|touched| touched >= self.since)
+    }
 }
 
 /// How it stands.
@@ -100,17 +126,23 @@ impl Installation {
         if let Err(error) = self.credentials.write() {
             return Standing::deficient("CredentialsMissing", error);
         }
+        // What the plugin was called by before says nothing of a chain that is made now.
+        if let Some(called) = &mut self.called
+            && matches!(self.chain.verify(), Ok(Verdict::Absent { .. } | Verdict::NoPrimary { .. }))
+        {
+            called.since = called.since.max(SystemTime::now());
+        }
         match self.chain.install(report) {
             Ok(_) => self.verify(),
             Err(error) => Standing::to_be_repaired("ChainFailed", error),
         }
     }
 
-    /// Takes all of it away again. What of it must stay, and why, is returned.
+    /// Takes all of it away again, and says what is left of the program.
     ///
     /// # Errors
     /// A step failed; the program stays, so that what still names it finds it.
-    pub fn remove(&mut self, report: impl FnMut(Change)) -> Result<Vec<PathBuf>, ChainError> {
+    pub fn remove(&mut self, report: impl FnMut(Change)) -> Result<Left, ChainError> {
         self.chain.remove(report)?;
         self.credentials.remove();
         // An earlier installation may have chained in another way.
@@ -148,11 +180,11 @@ impl Installation {
         let reason = match verdict {
             Verdict::Chained { file } => {
                 return match &self.called {
-                    Some(mark) if !mark.exists() => Standing::deficient(
+                    Some(called) if !called.is_seen() => Standing::deficient(
                         "NotCalledYet",
                         format!(
-                            "{} is in place, and no container runtime has called the plugin since the node's start: it takes \
-                             one that knows this way of chaining, and a pod",
+                            "{} is in place, and no container runtime has called the plugin since the node's start, or since \
+                             it was put there: it takes one that knows this way of chaining, and a pod",
                             file.display()
                         ),
                     ),
@@ -166,5 +198,32 @@ impl Installation {
             Verdict::NoPrimary { .. } => "NoNetwork",
         };
         Standing::to_be_repaired(reason, verdict)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn a_call_of_before_does_not_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let mark = directory.path().join("called");
+        let mut called = Called::at(mark.clone());
+        assert!(!called.is_seen());
+        let touched = |at: SystemTime| File::create(&mark).unwrap().set_modified(at).unwrap();
+        touched(SystemTime::now());
+        assert!(called.is_seen());
+        // Of before the node was started.
+        touched(called.since - Duration::from_secs(1));
+        assert!(!called.is_seen());
+        // Of before the chain was made.
+        touched(SystemTime::now());
+        called.since = SystemTime::now() + Duration::from_secs(1);
+        assert!(!called.is_seen());
+        touched(called.since);
+        assert!(called.is_seen());
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use tokio::time::sleep;
@@ -17,6 +17,7 @@ use super::error::{
 use super::log::Log;
 use super::namespace;
 use super::pod::Pod;
+use super::readiness::NOBODY;
 use crate::contract::Ids;
 use crate::fence::exempt::Exempt;
 use crate::fence::{self, pod as pod_fence};
@@ -29,6 +30,12 @@ const API_TIME: Duration = Duration::from_secs(20);
 
 /// One try of it.
 const CALL_TIME: Duration = Duration::from_secs(5);
+
+/// All that STATUS asks; runtimes ask it every few seconds, one by one.
+const STATUS_TIME: Duration = Duration::from_secs(3);
+
+/// Where STATUS asks for a pod that is not there: a namespace that every cluster has.
+const ANY_NAMESPACE: &str = "default";
 
 /// How long a pod that the kubelet knows may be unknown to the API server: a server that answers from its cache lags
 /// behind the one that told the kubelet by less than this, or is in trouble.
@@ -69,13 +76,14 @@ pub fn serve(input: &[u8], variable: impl Fn(&str) -> Option<std::ffi::OsString>
     }
 }
 
-/// For `cni-install`, which waits for it. Nothing else depends on it.
+/// For `cni-install`, which waits for it, and looks at when it was last touched. Nothing else depends on it.
 fn leave_mark(path: &Path) {
     if let Some(directory) = path.parent() {
         let _ = std::fs::create_dir_all(directory);
     }
-    let _ =
+    let opened =
         OpenOptions::new().write(true).create(true).truncate(false).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path);
+    let _ = opened.and_then(|mark| mark.set_modified(SystemTime::now()));
 }
 
 fn carry_out(call: &Call, config: &Result<Config<'_>, CniError>, log: &Log) -> Result<Option<String>, CniError> {
@@ -156,12 +164,8 @@ fn sandbox(call: &Call, settings: &Settings) -> Result<Option<Exempt>, CniError>
         .map_err(|error| CniError::new(INVALID_ENVIRONMENT, "invalid environment", format!("CNI_ARGS: {error}")))?;
     let access = Access::from_kubeconfig(&settings.kubeconfig)
         .map_err(|error| CniError::new(CREDENTIALS, "no credentials for the API server", error))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| CniError::new(IO_FAILURE, "I/O failure", format!("runtime: {error}")))?;
     let client = Client::new(access).with_call_time(CALL_TIME);
-    let pod = runtime.block_on(find(&client, &resource, call.pod.uid.as_deref()))?;
+    let pod = runtime()?.block_on(find(&client, &resource, call.pod.uid.as_deref()))?;
     // Whose words these are is not taken for granted.
     let metadata = &pod.metadata;
     if pod.kind != "Pod" || metadata.name != name || metadata.namespace != *namespace {
@@ -204,15 +208,29 @@ fn refusal(error: &ApiError) -> CniError {
 
 /// Whether ADD could be served. A runtime whose plugin says no takes its node for unready, for all pods; so where sandboxes
 /// have namespaces of their own, and everybody else would be served all the same, that is not said: the node's label is
-/// what tells of sandboxes. And the API server is not asked: without it no node is of use, and none is to be blamed.
+/// what tells of sandboxes. Where any pod may be one, no pod can be served without the API server, and that is asked. (Never
+/// that running pods are cut off, code 51: fences stand by themselves.)
 fn status(settings: &Settings) -> Result<(), CniError> {
     if !settings.sandbox_namespaces.is_empty() {
         return Ok(());
     }
     let unavailable = |details: String| CniError::new(NOT_AVAILABLE, "no pod can be served", details);
-    Access::from_kubeconfig(&settings.kubeconfig).map_err(|error| unavailable(error.to_string()))?;
     Socket::open(Protocol::Netfilter).map_err(|error| unavailable(fence::Error::Socket(error).to_string()))?;
-    Ok(())
+    let access = Access::from_kubeconfig(&settings.kubeconfig).map_err(|error| unavailable(error.to_string()))?;
+    let nobody = Resource::pod(ANY_NAMESPACE, NOBODY).map_err(|error| unavailable(error.to_string()))?;
+    let client = Client::new(access).with_call_time(STATUS_TIME);
+    match runtime()?.block_on(client.metadata(&nobody)) {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(unavailable(error.to_string())),
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, CniError> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CniError::new(IO_FAILURE, "I/O failure", format!("runtime: {error}")))
 }
 
 /// A configuration that no runtime would have read.

@@ -11,7 +11,7 @@ use crate::kube::{ApiError, Client, Failure, Resource};
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A pod that is not there: that the API server says so proves that the plugin may look for others.
-const NOBODY: &str = "openshell-cni-lookup";
+pub(super) const NOBODY: &str = "openshell-cni-lookup";
 
 /// The node as the cluster is to see it.
 #[derive(Debug)]

@@ -1,7 +1,12 @@
 //! Counters for operators, in Prometheus' text format. No label ever holds a host, a path or a program: what the
 //! workload chooses must not decide how many series there are.
 
-use prometheus_client::encoding::text::encode;
+mod node;
+
+use std::sync::OnceLock;
+
+pub use node::NodeMetrics;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -47,6 +52,7 @@ pub struct Metrics {
     pub events_dropped: Counter,
     /// Events that could not be written.
     pub event_write_errors: Counter,
+    node: OnceLock<NodeMetrics>,
 }
 
 impl Metrics {
@@ -78,6 +84,7 @@ impl Metrics {
             policy_reloads_refused: reloads.get_or_create_owned(&[("outcome", "refused")]),
             events_dropped: Counter::default(),
             event_write_errors: Counter::default(),
+            node: OnceLock::new(),
             registry: Registry::default(),
         };
         registry.register("egress_connections", "Requests for a connection, by outcome and stage", connections);
@@ -112,6 +119,11 @@ impl Metrics {
         Self { registry, ..metrics }
     }
 
+    /// What the installer of the node's plugin shows besides. Who does not ask for it shows no such series.
+    pub fn node(&self) -> &NodeMetrics {
+        self.node.get_or_init(NodeMetrics::new)
+    }
+
     /// Counts a request that was judged.
     pub(super) fn count_connection(&self, disposition: Disposition, stage: Stage, times: u64) {
         let row = match disposition {
@@ -142,7 +154,11 @@ impl Metrics {
     /// Only what formatting into a string can report.
     pub fn render(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::with_capacity(4096);
-        encode(&mut text, &self.registry)?;
+        encode_registry(&mut text, &self.registry)?;
+        if let Some(node) = self.node.get() {
+            encode_registry(&mut text, node.registry())?;
+        }
+        encode_eof(&mut text)?;
         Ok(text)
     }
 }

@@ -15,8 +15,8 @@ use crate::cli;
 use crate::cni::chain::{Chain, Change, Watch, Way};
 use crate::cni::config::SPOKEN;
 use crate::cni::credentials::Credentials;
-use crate::cni::installation::{Installation, Standing};
-use crate::cni::program::Program;
+use crate::cni::installation::{Called, Installation, Standing};
+use crate::cni::program::{Left, Program};
 use crate::cni::readiness::{PATIENCE, Readiness};
 use crate::event::say;
 use crate::event::{Events, Severity, admin};
@@ -82,7 +82,7 @@ fn start(arguments: &cli::CniInstall) -> Result<u8, Failure> {
 
 fn installation(arguments: &cli::CniInstall, access: &Access) -> Installation {
     let way = Way::from(arguments.way);
-    let called = (!way.proves_itself()).then(|| arguments.called_file.clone());
+    let called = (!way.proves_itself()).then_some(&arguments.called_file);
     let mut settings = json!({
         "kubeconfig": arguments.kubeconfig,
         "sandboxNamespaces": arguments.sandbox_namespace,
@@ -91,7 +91,7 @@ fn installation(arguments: &cli::CniInstall, access: &Access) -> Installation {
     if !arguments.runtime_class.is_empty() {
         settings["runtimeClasses"] = json!(arguments.runtime_class);
     }
-    if let Some(called) = &called {
+    if let Some(called) = called {
         settings["calledFile"] = json!(called);
     }
     Installation {
@@ -105,7 +105,7 @@ fn installation(arguments: &cli::CniInstall, access: &Access) -> Installation {
         program: Program::below(&arguments.bin_dir),
         credentials: Credentials::of(&arguments.service_account, access, &arguments.kubeconfig),
         usual_directories: cli::ChainWay::DIRECTORIES.iter().map(|(_, usual)| usual.into()).collect(),
-        called,
+        called: called.cloned().map(Called::at),
         rehearsed: false,
     }
 }
@@ -188,6 +188,7 @@ impl Installer {
     /// Looks, and puts right what is not as it should be, with the label gone before anything is touched.
     async fn bring_about(&mut self, ready: &watch::Sender<admin::Readiness>) -> Standing {
         let mut standing = self.blocking(Installation::verify).await;
+        self.events.metrics().node().found(standing.is_verified());
         if let Standing::Deficient { message, repairable, .. } = &standing {
             ready.send_replace(admin::Readiness::Waiting(message.clone()));
             let repairable = *repairable;
@@ -221,6 +222,7 @@ impl Installer {
     async fn announce(&mut self, standing: &Standing, ready: &watch::Sender<admin::Readiness>) -> bool {
         // Asking the cluster takes time, in which others write.
         let now = if standing.is_verified() { self.blocking(Installation::verify).await } else { standing.clone() };
+        self.events.metrics().node().found(now.is_verified());
         let (standing, is_as_it_was) = (&now, now.is_verified() == standing.is_verified());
         let outcome = match standing {
             Standing::Verified { file } => {
@@ -237,6 +239,7 @@ impl Installer {
                 self.readiness.withdraw().await
             }
         };
+        self.events.metrics().node().labelled(self.readiness.says(true));
         let published = self.readiness.publish(standing).await;
         let failure = outcome.and(published).err().map(|error| error.to_string()).unwrap_or_default();
         // Tried again and again, told once.
@@ -254,6 +257,7 @@ impl Installer {
         }
         let outcome = self.readiness.withdraw().await;
         self.untold = outcome.is_err().then(Instant::now);
+        self.events.metrics().node().labelled(self.readiness.says(true));
         match outcome {
             Ok(true) => self.events.find(Severity::Informational, "cni-node", "the node's label is taken away"),
             Ok(false) => {}
@@ -273,15 +277,20 @@ impl Installer {
             Failure::setup(format!("the plugin stays in place, for the node's label could not be taken away: {error}"))
         })?;
         let events = self.events.clone();
-        let naming = self
+        let left = self
             .blocking(move |installation| installation.remove(|change| tell_of(&change, &events)))
             .await
             .map_err(Failure::setup)?;
-        if naming.is_empty() {
-            self.tell("the plugin is removed");
-        } else {
-            let naming: Vec<_> = naming.iter().map(|path| path.display().to_string()).collect();
-            self.tell(format!("the plugin's program stays, for it is named by {}", naming.join(", ")));
+        match left {
+            Left::Nothing => self.tell("the plugin is removed"),
+            Left::Named(naming) => {
+                let naming: Vec<_> = naming.iter().map(|path| path.display().to_string()).collect();
+                self.tell(format!("the plugin's program stays, for it is named by {}", naming.join(", ")));
+            }
+            Left::Foreign => {
+                let path = self.blocking(|installation| installation.program.path().to_owned()).await;
+                self.tell(format!("the plugin is not chained any longer; {} is not ours, and stays", path.display()));
+            }
         }
         Ok(0)
     }
@@ -310,6 +319,7 @@ impl Installer {
 
 fn tell_of(change: &Change, events: &Events) {
     say!("openshell-supervisor: cni-install: {change}");
+    events.metrics().node().changed(change.action.name());
     events.find(Severity::Informational, "cni-chain", change.to_string());
 }
 

@@ -11,15 +11,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::PLUGIN_TYPE;
+use super::decoding::{self, is_key};
 
 /// The key of a configuration list under which a copy made here says what it is a copy of. Runtimes pass over keys that
 /// they do not know.
 const OWN_KEY: &str = "openshell";
-
-/// The first character of what libcni decodes some keys of a plugin into (types.PluginConf); it refuses a file where
-/// they are something else.
-const SHAPES: [(&str, char); 6] =
-    [("name", '"'), ("cniVersion", '"'), ("capabilities", '{'), ("ipam", '{'), ("dns", '{'), ("prevResult", '{')];
 
 /// Why nothing is chained onto a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,19 +85,28 @@ impl<'t> List<'t> {
     pub fn find(bytes: &'t [u8]) -> Result<Self, Unfit> {
         let text = syntax(bytes)?;
         let top = Object::read(text)?;
-        for key in ["name", "cniVersion", "cniVersions", "plugins", "loadOnlyInlinedPlugins"] {
+        for key in ["name", "cniVersion", "cniVersions", "disableCheck", "plugins", "loadOnlyInlinedPlugins"] {
             if top.all(key).count() > 1 {
                 return Err(Unchainable(format!(
                     "its key {key} is there more than once, and readers differ about which counts"
                 )));
             }
         }
-        let name = match top.one("name").map(string) {
-            Some(Some(name)) if name.is_empty() => return Err(Unchainable("its name is empty".into())),
-            Some(Some(name)) => name,
-            Some(None) => return Err(Unloadable("its name is no string".into())),
+        let name = match top.one("name") {
+            Some(raw) => text_of("name", raw)?,
             None => return Err(Unloadable("it has no name".into())),
         };
+        if name.is_empty() {
+            return Err(Unchainable("its name is empty".into()));
+        }
+        // Later versions of libcni take a truth in quotes, too.
+        match top.one("disableCheck") {
+            None | Some("true" | "false") => {}
+            Some(raw) if raw.starts_with('"') => {
+                return Err(Unchainable("its disableCheck is in quotes, and readers differ about that".into()));
+            }
+            Some(_) => return Err(Unloadable("its disableCheck is neither true nor false".into())),
+        }
         let inlined_only = match top.one("loadOnlyInlinedPlugins") {
             None => false,
             // libcni takes either.
@@ -123,7 +128,7 @@ impl<'t> List<'t> {
                 for element in elements {
                     let raw = element.get();
                     let start = raw.as_ptr().addr() - text.as_ptr().addr();
-                    let kind = plugin_kind(&Object::read(raw)?)?;
+                    let kind = plugin_kind(raw, &Object::read(raw)?)?;
                     list.plugins.push(Plugin { kind, raw, span: start..start + raw.len() });
                 }
             }
@@ -226,7 +231,15 @@ impl<'t> Single<'t> {
     pub fn read(bytes: &'t [u8], versions: &[&str]) -> Result<Self, Unfit> {
         let raw = syntax(bytes)?.trim_matches(is_space);
         let top = Object::read(raw)?;
-        let kind = plugin_kind(&top)?;
+        let kind = plugin_kind(raw, &top)?;
+        for name in ["name", "cniVersion"] {
+            let mut written = top.0.iter().filter(|(key, _)| is_key(key, name));
+            if written.next().is_some_and(|(key, _)| key != name) || written.next().is_some() {
+                return Err(Unchainable(format!(
+                    "its {name} is written twice or in capitals, and readers differ about that"
+                )));
+            }
+        }
         if kind == PLUGIN_TYPE {
             return Err(Unchainable("it calls our plugin alone, which makes no network".into()));
         }
@@ -295,6 +308,9 @@ fn syntax(bytes: &[u8]) -> Result<&str, Unfit> {
     if let Err(error) = serde_json::from_str::<&RawValue>(&text) {
         return Err(Unloadable(format!("it is no JSON: {error}")));
     }
+    if let Some(why) = decoding::refusal(&text) {
+        return Err(Unloadable(why));
+    }
     match text {
         Cow::Borrowed(text) => Ok(text),
         Cow::Owned(_) => Err(Unchainable("it is not UTF-8".into())),
@@ -306,7 +322,7 @@ fn syntax(bytes: &[u8]) -> Result<&str, Unfit> {
 fn chainable_version(top: &Object<'_>, versions: &[&str]) -> Result<(), Unfit> {
     let mut named = Vec::new();
     if let Some(raw) = top.one("cniVersion") {
-        named.push(string(raw).ok_or_else(|| Unloadable("its cniVersion is no string".into()))?);
+        named.push(text_of("cniVersion", raw)?);
     }
     if let Some(raw) = top.one("cniVersions") {
         let several: Vec<String> =
@@ -328,27 +344,30 @@ fn chainable_version(top: &Object<'_>, versions: &[&str]) -> Result<(), Unfit> {
 
 /// Which program a plugin calls, where every reader agrees. libcni decodes plugins into a struct, where keys match in
 /// any case and the last of several counts.
-fn plugin_kind(plugin: &Object<'_>) -> Result<String, Unfit> {
-    let mut types = plugin.0.iter().filter(|(key, _)| key.eq_ignore_ascii_case("type"));
+fn plugin_kind(raw: &str, plugin: &Object<'_>) -> Result<String, Unfit> {
+    if let Some(why) = decoding::PLUGIN.misfit(raw) {
+        return Err(Unloadable(format!("of a plugin in it {why}")));
+    }
+    let mut types = plugin.0.iter().filter(|(key, _)| is_key(key, "type"));
     let Some((key, raw)) = types.next() else { return Err(Unloadable("a plugin in it has no type".into())) };
     if types.next().is_some() || key != "type" {
         return Err(Unchainable(
             "a plugin's type in it is written twice or in capitals, and readers differ about that".into(),
         ));
     }
-    let kind = match string(raw) {
-        Some(kind) if !kind.is_empty() => kind,
-        _ if raw.starts_with('"') && *raw != "\"\"" => {
-            return Err(Unchainable("a plugin's type in it is no text".into()));
-        }
-        _ => return Err(Unloadable("a plugin in it has no type".into())),
-    };
-    for (key, first) in SHAPES {
-        if plugin.all(key).any(|raw| !raw.starts_with(first) && raw != "null") {
-            return Err(Unchainable(format!("the {key} of its plugin {kind} is not what runtimes expect there")));
-        }
+    match raw {
+        &"null" | &"\"\"" => Err(Unloadable("a plugin in it has no type".into())),
+        raw => text_of("plugin's type", raw),
     }
-    Ok(kind)
+}
+
+/// The text of a string. Runtimes put another character where an escape stands for none.
+fn text_of(what: &str, raw: &str) -> Result<String, Unfit> {
+    match string(raw) {
+        Some(text) => Ok(text),
+        None if raw.starts_with('"') => Err(Unchainable(format!("its {what} is no text"))),
+        None => Err(Unloadable(format!("its {what} is no string"))),
+    }
 }
 
 fn string(raw: &str) -> Option<String> {
@@ -361,10 +380,10 @@ fn is_space(character: char) -> bool {
 }
 
 /// The members of an object as they stand, repeated ones too.
-struct Object<'t>(Vec<(String, &'t str)>);
+pub(super) struct Object<'t>(pub Vec<(String, &'t str)>);
 
 impl<'t> Object<'t> {
-    fn read(text: &'t str) -> Result<Self, Unfit> {
+    pub fn read(text: &'t str) -> Result<Self, Unfit> {
         if !text.trim_start_matches(is_space).starts_with('{') {
             return Err(Unloadable("there is no object where one belongs".into()));
         }

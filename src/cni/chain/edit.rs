@@ -12,7 +12,7 @@ use super::directory::{Attributes, Content, Directory, Found};
 use super::document::{Difference, List, Single};
 use super::error::ChainError;
 use super::replace::{self, Edited, Stop};
-use super::survey::{self, Form, Survey, copy_name};
+use super::survey::{self, Form, Survey, copy_name, with_suffix};
 use super::{Action, BACKUP_SUFFIX, Chain, Change, Report, Verdict};
 
 /// Why a list in which everything lies in the drop-in directory is not edited.
@@ -23,7 +23,7 @@ impl Chain {
     pub(super) fn verify_edited(&self, directory: &Directory) -> Result<Verdict, ChainError> {
         let survey = self.survey(directory)?;
         let Some((name, form)) = survey.primary(self.file.as_deref()) else {
-            return Ok(nothing_to_chain_onto(directory, &survey));
+            return Ok(self.nothing_to_chain_onto(directory, &survey));
         };
         let file = directory.at(name);
         let (target, verdict) = match form {
@@ -48,7 +48,7 @@ impl Chain {
                 (copy, verdict)
             }
             // The primary is never a copy.
-            Form::Copy(_) => return Ok(nothing_to_chain_onto(directory, &survey)),
+            Form::Copy(_) => return Ok(self.nothing_to_chain_onto(directory, &survey)),
         };
         match survey.first() {
             Some(first) if verdict.is_chained() && first != target => {
@@ -196,9 +196,11 @@ impl Chain {
     }
 }
 
-pub(super) fn nothing_to_chain_onto(directory: &Directory, survey: &Survey) -> Verdict {
-    let skipped = survey.skipped.iter().map(|(name, why)| (directory.at(name), why.clone())).collect();
-    Verdict::NoPrimary { directory: directory.path().into(), skipped }
+impl Chain {
+    pub(super) fn nothing_to_chain_onto(&self, directory: &Directory, survey: &Survey) -> Verdict {
+        let skipped = survey.skipped.iter().map(|(name, why)| (directory.at(name), why.clone())).collect();
+        Verdict::NoPrimary { directory: directory.path().into(), named: self.file.clone(), skipped }
+    }
 }
 
 /// The text of every plugin that is not ours.
@@ -212,9 +214,7 @@ fn is_replaceable(bytes: &[u8]) -> bool {
 }
 
 fn backup_name(name: &OsStr) -> OsString {
-    let mut backup = name.to_owned();
-    backup.push(BACKUP_SUFFIX);
-    backup
+    with_suffix(name, BACKUP_SUFFIX)
 }
 
 /// Keeps a text that has nothing of ours, once, before ours comes into it.

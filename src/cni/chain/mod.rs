@@ -6,6 +6,7 @@
 //! the runtimes do. Nothing here knows Kubernetes: whether a node may be used is the caller's, who asks for a
 //! [`Verdict`] and has every [`Change`] told.
 
+mod decoding;
 mod directory;
 mod document;
 mod edit;
@@ -110,6 +111,8 @@ pub enum Verdict {
     NoPrimary {
         /// Where it is awaited.
         directory: PathBuf,
+        /// The one that was named, where one was.
+        named: Option<OsString>,
         /// Files there that no runtime can load, with what is wrong with them.
         skipped: Vec<(PathBuf, String)>,
     },
@@ -135,8 +138,21 @@ impl fmt::Display for Verdict {
             Self::Unchainable { file, why } => {
                 write!(formatter, "nothing can be chained onto {}: {why}", file.display())
             }
-            Self::NoPrimary { directory, skipped } => {
-                write!(formatter, "waiting for a network configuration in {}", directory.display())?;
+            Self::NoPrimary { directory, named, skipped } => {
+                match named {
+                    Some(named) if !survey::is_configuration(named) => write!(
+                        formatter,
+                        "{}, the configuration that was named, is none that runtimes load: expected a name that ends in \
+                         .conflist, .conf or .json",
+                        directory.join(named).display()
+                    )?,
+                    Some(named) => write!(
+                        formatter,
+                        "waiting for {}, the configuration that was named: there is none that runtimes load",
+                        directory.join(named).display()
+                    )?,
+                    None => write!(formatter, "waiting for a network configuration in {}", directory.display())?,
+                }
                 skipped.iter().try_for_each(|(file, why)| write!(formatter, "; {}: {why}", file.display()))
             }
         }
@@ -165,6 +181,19 @@ pub enum Action {
     Created,
     /// It was removed.
     Removed,
+}
+
+impl Action {
+    /// One word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Chained => "chained",
+            Self::Unchained => "unchained",
+            Self::Created => "created",
+            Self::Removed => "removed",
+        }
+    }
 }
 
 impl fmt::Display for Change {
@@ -249,7 +278,7 @@ impl Chain {
     }
 
     fn awaited(&self) -> Verdict {
-        Verdict::NoPrimary { directory: self.directory.clone(), skipped: Vec::new() }
+        Verdict::NoPrimary { directory: self.directory.clone(), named: self.file.clone(), skipped: Vec::new() }
     }
 }
 
@@ -322,9 +351,9 @@ pub fn types(file: &Path) -> Vec<String> {
 
 fn has_type(value: &Value, kind: &str) -> bool {
     match value {
-        Value::Object(members) => members.iter().any(|(key, value)| {
-            key.eq_ignore_ascii_case("type") && value.as_str() == Some(kind) || has_type(value, kind)
-        }),
+        Value::Object(members) => members
+            .iter()
+            .any(|(key, value)| decoding::is_key(key, "type") && value.as_str() == Some(kind) || has_type(value, kind)),
         Value::Array(elements) => elements.iter().any(|element| has_type(element, kind)),
         _ => false,
     }

@@ -8,7 +8,7 @@ use super::directory::{Attributes, Directory, Found};
 use super::document::{List, differs};
 use super::error::ChainError;
 use super::survey::Form;
-use super::{Action, Chain, Change, PLUGIN_TYPE, Report, Verdict, Way, edit};
+use super::{Action, Chain, Change, PLUGIN_TYPE, Report, Verdict, Way};
 
 /// The name of our file. Both readers load what ends in `.conf` (libcni, NetworkPluginConfsFromFiles).
 const FILE: &str = "openshell-cni.conf";
@@ -124,7 +124,7 @@ impl Chain {
     fn network(&self, directory: &Directory) -> Result<Result<String, Verdict>, ChainError> {
         let survey = self.survey(directory)?;
         let Some((name, form)) = survey.primary(self.file.as_deref()) else {
-            return Ok(Err(edit::nothing_to_chain_onto(directory, &survey)));
+            return Ok(Err(self.nothing_to_chain_onto(directory, &survey)));
         };
         let file = directory.at(name);
         let unchainable = |why: &str| Ok(Err(Verdict::Unchainable { file: file.clone(), why: why.into() }));
@@ -132,7 +132,7 @@ impl Chain {
             Form::List(content) => content,
             Form::Single(_) => return unchainable("it is a single plugin, and only lists have a drop-in directory"),
             Form::Unchainable(why) => return unchainable(why),
-            Form::Copy(_) => return Ok(Err(edit::nothing_to_chain_onto(directory, &survey))),
+            Form::Copy(_) => return Ok(Err(self.nothing_to_chain_onto(directory, &survey))),
         };
         if let Some(first) = survey.first().filter(|first| first != name) {
             return Ok(Err(Verdict::Shadowed { file, by: directory.at(first) }));

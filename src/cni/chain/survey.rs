@@ -4,6 +4,7 @@
 //! next. So a file that surely none of them loads is passed over, and one that some may load ends the search.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -112,9 +113,17 @@ pub(super) fn is_list(name: &OsStr) -> bool {
 
 /// The name of the copy of a single plugin, which sorts before its original and so takes its place.
 pub(super) fn copy_name(original: &OsStr) -> OsString {
-    let mut name = Path::new(original).file_stem().unwrap_or(original).to_owned();
-    name.push(COPY);
-    name
+    with_suffix(Path::new(original).file_stem().unwrap_or(original), COPY)
+}
+
+/// A name that another one is made of, with as much of that as there is room for: a name that is cut sorts before what it
+/// was cut from, unless that has something before the hyphen there, and who looks for what comes first sees that.
+pub(super) fn with_suffix(name: &OsStr, suffix: &str) -> OsString {
+    let room = nix::libc::NAME_MAX as usize - suffix.len();
+    let bytes = name.as_bytes();
+    let mut made = OsStr::from_bytes(&bytes[..bytes.len().min(room)]).to_owned();
+    made.push(suffix);
+    made
 }
 
 fn form(directory: &Directory, name: &OsStr, content: Content, versions: &[&str]) -> Result<Form, Unfit> {

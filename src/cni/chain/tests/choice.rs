@@ -58,6 +58,8 @@ fn a_file_that_some_runtime_may_load_ends_the_search() {
         ("00-first.conflist", r#"{"cniVersion":"0.2.0","name":"n","plugins":[{"type":"a"}]}"#),
         ("00-first.conf", r#"{"cniVersion":"1.0.0","name":"multus","type":"multus-shim"}"#),
         ("00-first.json", r#"{"cniVersion":"1.0.0","type":"bridge"}"#),
+        ("00-first.json", r#"{"cniVersion":"1.0.0","name":"a","NAME":"b","type":"bridge"}"#),
+        ("00-first.json", r#"{"CNIVersion":"1.0.0","name":"a","type":"bridge"}"#),
     ] {
         let node = Node::with(name, text);
         node.write("10-net.conflist", BRIDGE);
@@ -123,7 +125,29 @@ fn a_named_file_is_chained_onto_and_does_not_count_while_another_comes_first() {
     assert_eq!(node.read("10-net.conflist"), BRIDGE);
     std::fs::remove_file(node.at("10-net.conflist")).unwrap();
     assert_eq!(chain.verify().unwrap(), Verdict::Chained { file });
-    assert!(matches!(named(&node, "30-missing.conflist").verify().unwrap(), Verdict::NoPrimary { .. }));
+    for (name, told) in
+        [("30-missing.conflist", "waiting for"), ("30-missing.yaml", "expected a name that ends in .conflist")]
+    {
+        let verdict = named(&node, name).verify().unwrap();
+        assert!(matches!(verdict, Verdict::NoPrimary { .. }));
+        assert!(verdict.to_string().contains(told) && verdict.to_string().contains(name), "{verdict}");
+    }
+}
+
+#[test]
+fn names_may_be_as_long_as_file_systems_allow() {
+    for end in [".conflist", ".conf"] {
+        for length in [235, 249, 255] {
+            let name = "x".repeat(length - end.len()) + end;
+            let single = r#"{"cniVersion":"1.0.0","name":"net","type":"bridge"}"#;
+            let text = if end == ".conf" { single } else { BRIDGE };
+            let node = Node::with(&name, text);
+            let (verdict, _) = node.install();
+            assert!(verdict.is_chained(), "{length}{end}: {verdict}");
+            node.chain(Way::Conflist).remove(|_| ()).unwrap();
+            assert_eq!((node.names(), node.read(&name).as_str()), (vec![name.clone()], text), "{length}{end}");
+        }
+    }
 }
 
 #[test]

@@ -110,6 +110,11 @@ fn an_entry_is_compared_by_what_it_says() {
 
 #[test]
 fn what_no_runtime_loads_is_told_from_what_some_may() {
+    // One of the levels is the object around it.
+    let nested = |levels: usize| {
+        let (open, close) = ("[".repeat(levels), "]".repeat(levels));
+        format!(r#"{{"cniVersion":"1.0.0","name":"n","plugins":[{{"type":"a"}}],"x":{open}{close}}}"#)
+    };
     let unloadable = [
         "",
         "{",
@@ -129,6 +134,14 @@ fn what_no_runtime_loads_is_told_from_what_some_may() {
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"},{"type":""}]}"#,
         r#"{"cniVersion":"1.0.0","name":"n","plugins":["a"]}"#,
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[null]}"#,
+        r#"{"cniVersion":7,"name":"n","plugins":[{"type":"a"}]}"#,
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}],"disableCheck":1}"#,
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","ipam":7}]}"#,
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","IPAM":{"type":7}}]}"#,
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","capabilities":{"x":"true"}}]}"#,
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","other":[1e999]}]}"#,
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}],"x":-1e309}"#,
+        &nested(10_000),
     ];
     for text in unloadable {
         assert!(matches!(read(text), Err(Unfit::Unloadable(_))), "{text:?}: {:?}", read(text));
@@ -145,7 +158,9 @@ fn what_no_runtime_loads_is_told_from_what_some_may() {
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","TYPE":"b"}]}"#,
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","type":"b"}]}"#,
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"\ud800"}]}"#,
-        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","ipam":7}]}"#,
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}],"disableCheck":"true"}"#,
+        r#"{"cniVersion":"1.0.0","name":"\ud800","plugins":[{"type":"a"}]}"#,
+        r#"{"cniVersion":"\ud800","name":"n","plugins":[{"type":"a"}]}"#,
     ];
     for text in unchainable {
         assert!(matches!(read(text), Err(Unfit::Unchainable(_))), "{text:?}: {:?}", read(text));
@@ -154,7 +169,12 @@ fn what_no_runtime_loads_is_told_from_what_some_may() {
         [br#"{"cniVersion":"1.0.0","name":"n","x":""#.as_slice(), b"\xff", br#"","plugins":[{"type":"a"}]}"#].concat();
     assert!(matches!(List::read(&invalid_utf8, VERSIONS), Err(Unfit::Unchainable(_))));
     // Control: the same without what is wrong with it.
-    for text in [BRIDGE, r#"{"cniVersions":["1.0.0","1.1.0"],"name":"n","plugins":[{"type":"a","ipam":{}}]}"#] {
+    for text in [
+        BRIDGE,
+        r#"{"cniVersions":["1.0.0","1.1.0"],"name":"n","plugins":[{"type":"a","ipam":{}}]}"#,
+        r#"{"cniVersion":"1.0.0","name":"n","disableCheck":true,"plugins":[{"type":"a","other":[1e308],"dns":null}]}"#,
+        &nested(9_999),
+    ] {
         assert!(read(text).is_ok(), "{text}");
     }
 }
