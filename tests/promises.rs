@@ -5,6 +5,7 @@
 mod world;
 
 mod clients;
+mod cluster;
 mod installer;
 #[allow(dead_code, reason = "as whole as its users will want it")]
 mod kubernetes;
@@ -13,6 +14,8 @@ mod origins;
 #[allow(dead_code, reason = "the bench uses the same pods, and other parts of them")]
 mod pod;
 mod podman;
+#[allow(dead_code, reason = "the bench uses the same pods, and other parts of them")]
+mod two_pods;
 
 mod access;
 mod bounds;
@@ -32,6 +35,7 @@ mod learning;
 mod lifecycle;
 mod network;
 mod network_init;
+mod network_policies;
 mod parent;
 mod pods;
 mod policy;

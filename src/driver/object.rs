@@ -64,10 +64,20 @@ impl Object {
     }
 }
 
+/// Bytes of an object in YAML, about: a pod is some times as large, and most others smaller.
+const DOCUMENT: usize = 4096;
+
 /// Objects as one file for `kubectl apply -f -`.
 #[must_use]
 pub fn to_yaml(objects: &[Object]) -> String {
-    objects.iter().map(Object::to_yaml).collect::<Vec<_>>().join("---\n")
+    let mut text = String::with_capacity(objects.len() * DOCUMENT);
+    for (index, object) in objects.iter().enumerate() {
+        if index > 0 {
+            text.push_str("---\n");
+        }
+        yaml::append(&mut text, &object.0);
+    }
+    text
 }
 
 /// Objects as one JSON document: a List.
