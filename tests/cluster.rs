@@ -62,6 +62,9 @@ impl<'w> Cluster<'w> {
         };
         let namespace = pod["metadata"]["namespace"].as_str().expect("a namespace").to_owned();
         self.pods.push((namespace, labels(&pod["metadata"]["labels"]), network.addresses().to_vec()));
+        // Podman 4.3 takes annotations for labels, whose values are short; Kubernetes' may have any length.
+        let annotations = pod["metadata"]["annotations"].as_object_mut().expect("annotations");
+        annotations.retain(|_, value| value.as_str().is_some_and(|value| value.len() <= 63));
         let mut documents = Vec::new();
         for volume in pod["spec"]["volumes"].as_array_mut().expect("volumes") {
             let map = match (volume["secret"]["secretName"].as_str(), volume["configMap"]["name"].as_str()) {

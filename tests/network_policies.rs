@@ -298,13 +298,15 @@ fn ssh_scp_and_forwards_reach_a_proxy_pods_agent_by_podman_exec() {
     }
     assert_eq!(text(&agent.exec(AGENT, None, &["cat", "/sandbox/sftp.md"]).stdout), "sftp");
     // A port of the sandbox's own loopback.
+    let within = "curl -sS --noproxy '*' http://127.0.0.1:8000/";
+    expect(ssh("ssh", &agent).args(["sandbox@demo", within]).output().expect("ssh"), "page\n");
     let port = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("an address").port();
     let forward = format!("127.0.0.1:{port}:127.0.0.1:8000");
     let mut forwarding = ssh("ssh", &agent);
     forwarding.args(["-N", "-o", "ExitOnForwardFailure=yes", "-L", &forward, "sandbox@demo"]);
     let _forwarding = crate::world::Daemon::spawn(forwarding);
-    let page =
-        || Command::new("curl").args(["-sS", "-m", "5", &format!("http://127.0.0.1:{port}/")]).output().expect("curl");
+    let url = format!("http://127.0.0.1:{port}/");
+    let page = || Command::new("curl").args(["-sS", "-m", "5", "--noproxy", "*", &url]).output().expect("curl");
     eventually("the page is forwarded", || text(&page().stdout) == "page\n");
     // Control: in a sandbox without a door the same is refused, and says what is missing.
     drop((agent, proxy));

@@ -49,5 +49,6 @@ mod sideload;
 mod specification;
 mod trust;
 mod verify_fence;
+mod verify_policy;
 mod wait_for_tcp;
 mod wire;

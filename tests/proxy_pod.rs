@@ -14,10 +14,11 @@ use nix::sys::signal::Signal;
 use openshell_supervisor::attest::{Attested, Key, Session, Statement, open};
 use openshell_supervisor::attribution::{Executable, Program};
 
-use crate::sidecar::web;
+use crate::pod::child_of;
+use crate::sidecar::{IDLE_PROCESS, resident, web};
 use crate::trust::operators_ca;
-use crate::two_pods::{PROXY_V4, Pods, SANDBOX, SERVICE, container, finished};
-use crate::world::{Daemon, ORIGIN_V4, Outcome, PATIENCE, World, supervisor};
+use crate::two_pods::{PROXY_V4, Pods, SANDBOX, container, finished};
+use crate::world::{Daemon, Outcome, PATIENCE, World, eventually, supervisor};
 
 /// curl may reach the page, and no other program.
 const POLICY: &str = "\
@@ -335,77 +336,6 @@ fn strict_landlock_leaves_the_workload_the_proxys_port_alone() {
 }
 
 #[test]
-fn a_network_policy_is_proven_and_its_absence_is_told() {
-    let world = World::new();
-    let pods = Pods::new(&world, operators_ca(&world).0);
-    let _network = pods.network(POLICY, true);
-    // What lies beyond the proxy's pod is routed through it, as by a node; rules there are the cluster's.
-    world.in_machine(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1")).expect("forwarding");
-    world.route_from_origin("10.98.0.0/24", crate::world::MACHINE_V4.into());
-    let _canary = world.listen(ORIGIN_V4, 6443);
-    let nft = |rules: &[&str]| {
-        for rule in rules {
-            let done = world.machine_program("nft").arg(rule).status().expect("nft (package nftables)");
-            assert!(done.success(), "{rule}");
-        }
-    };
-    let verify = |flags: &[&str], timeout: &str| {
-        let mut command = pods.container(supervisor());
-        command.env("KUBERNETES_SERVICE_HOST", ORIGIN_V4.to_string()).env("KUBERNETES_SERVICE_PORT", "6443");
-        command.args(["verify-fence", "--network-policy", "--timeout", timeout]).args(flags);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Daemon::spawn(command)
-    };
-    let proxy = format!("{SERVICE}:3128");
-    let control = ["--control", proxy.as_str()];
-    let told = |flags: &[&str], code: i32, words: &str| {
-        let outcome = finished(verify(flags, "0.2"));
-        assert!(outcome.code == Some(code) && outcome.stderr.contains(words), "{words}: {outcome:?}");
-        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
-    };
-    // No policy, and nothing to compare with.
-    told(&control, 1, "10.99.0.2:6443 accepted a connection: no NetworkPolicy keeps this pod from it");
-    told(&[], 1, "name what the policy allows");
-    told(&["--api-server-allowed", control[0], control[1]], 1, "nothing that the policy must cut off");
-    // It waits for a policy that comes late; one that drops, and one that rejects, as kube-router's.
-    let waiting = verify(&control, "30");
-    std::thread::sleep(Duration::from_millis(300));
-    nft(&[
-        "add table ip cluster",
-        "add chain ip cluster forward { type filter hook forward priority 0; }",
-        "add rule ip cluster forward ip saddr 10.98.0.2 drop",
-    ]);
-    let outcome = finished(waiting).expect(0);
-    assert!(outcome.stderr.contains("stays silent") && outcome.stderr.contains("can be reached"), "{outcome:?}");
-    for reject in ["icmp type port-unreachable", "icmp type admin-prohibited"] {
-        nft(&[
-            "flush chain ip cluster forward",
-            &format!("add rule ip cluster forward ip saddr 10.98.0.2 reject with {reject}"),
-        ]);
-        told(&control, 0, "is prohibited by 10.98.0.1");
-    }
-    // A reset may be anybody's; a canary that nobody serves, or that has no address, is none.
-    nft(&[
-        "flush chain ip cluster forward",
-        "add rule ip cluster forward ip saddr 10.98.0.2 meta l4proto tcp reject with tcp reset",
-    ]);
-    told(&control, 1, "answered by a reset");
-    nft(&["flush chain ip cluster forward", "add rule ip cluster forward ip saddr 10.98.0.2 drop"]);
-    told(
-        &[control[0], control[1], "--canary", "canary.example:6443"],
-        0,
-        "canary.example:6443 (10.99.0.2:6443 stays silent)",
-    );
-    told(&[control[0], control[1], "--canary", "10.98.0.1:1"], 1, "10.98.0.1:1 answered by a reset");
-    // Where nothing at all can be reached nothing is proven.
-    nft(&[
-        "add chain ip cluster input { type filter hook input priority 0; }",
-        "add rule ip cluster input ip saddr 10.98.0.2 drop",
-    ]);
-    told(&control, 1, "as long as it cannot be reached nothing is proven");
-}
-
-#[test]
 fn whom_to_trust_is_installed_without_privilege_and_reaches_the_workload() {
     let world = World::new();
     let pods = Pods::new(&world, operators_ca(&world).0);
@@ -472,6 +402,27 @@ fn a_workspace_is_seeded_once_and_whole() {
     assert!(seed().expect(0).stderr.contains("seeded already"));
     assert_eq!(fs::read_to_string(volume.join("src/main.py")).expect("the file"), "mine");
     assert!(!volume.join("later").exists());
+}
+
+#[test]
+fn an_idle_forwarder_is_as_small_as_a_sidecars() {
+    let world = World::new();
+    let pods = Pods::new(&world, operators_ca(&world).0);
+    let _network = pods.network(POLICY, true);
+    for keyed in [true, false] {
+        let mut command = pods.process(POLICY, keyed, &[]);
+        // One connection has gone through it.
+        command.args(["/bin/sh", "-c", &format!("{CURL}; exec sleep 60")]);
+        let mut process = Daemon::spawn(command);
+        until(&lines(&mut process), "502");
+        let supervisor = child_of(&process);
+        eventually("the forwarder is small", || {
+            let resident = resident(supervisor);
+            println!("idle, keyed {keyed}: {resident} KiB");
+            resident <= IDLE_PROCESS
+        });
+        pods.kill(process);
+    }
 }
 
 #[test]

@@ -4,12 +4,12 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::world::{Daemon, ORIGIN_V4, Outcome, PATIENCE, World, eventually, supervisor};
+use crate::world::{Daemon, ORIGIN_V4, ORIGIN_V6, Outcome, PATIENCE, World, eventually, supervisor};
 
 /// User and group of the workload and its supervisor.
 pub const SANDBOX: u32 = 4242;
@@ -19,6 +19,9 @@ pub const PROXY: u32 = 1337;
 /// The proxy's pod as the agent's sees it, and the agent's own address.
 pub const PROXY_V4: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 pub const AGENT_V4: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
+/// The same in IPv6.
+pub const PROXY_V6: Ipv6Addr = Ipv6Addr::new(0xfd98, 0, 0, 0, 0, 0, 0, 1);
+pub const AGENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd98, 0, 0, 0, 0, 0, 0, 2);
 
 /// The name of the proxy's Service.
 pub const SERVICE: &str = "proxy.sandbox.svc";
@@ -68,17 +71,23 @@ impl<'w> Pods<'w> {
             "netns",
             world.machine(),
         ]);
-        for (namespace, device, address) in [(agent.as_str(), "eth0", AGENT_V4), (world.machine(), "agent0", PROXY_V4)]
+        for (namespace, device, v4, v6) in
+            [(agent.as_str(), "eth0", AGENT_V4, AGENT_V6), (world.machine(), "agent0", PROXY_V4, PROXY_V6)]
         {
-            ip(&["-n", namespace, "address", "add", &format!("{address}/24"), "dev", device]);
+            ip(&["-n", namespace, "address", "add", &format!("{v4}/24"), "dev", device]);
+            ip(&["-n", namespace, "-6", "address", "add", &format!("{v6}/64"), "dev", device, "nodad"]);
             ip(&["-n", namespace, "link", "set", device, "up"]);
         }
         ip(&["-n", &agent, "route", "add", "default", "via", &PROXY_V4.to_string()]);
+        ip(&["-n", &agent, "-6", "route", "add", "default", "via", &PROXY_V6.to_string()]);
         let etc = PathBuf::from("/etc/netns").join(&agent);
         fs::create_dir_all(&etc).expect("netns etc");
         fs::write(
             etc.join("hosts"),
-            format!("127.0.0.1 localhost\n{PROXY_V4} {SERVICE}\n{ORIGIN_V4} canary.example\n"),
+            format!(
+                "127.0.0.1 localhost\n{PROXY_V4} {SERVICE}\n{ORIGIN_V4} canary.example\n{ORIGIN_V4} both.example\n\
+                 {ORIGIN_V6} both.example\n"
+            ),
         )
         .expect("hosts");
         fs::write(etc.join("resolv.conf"), "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
@@ -90,6 +99,11 @@ impl<'w> Pods<'w> {
         let key = secret.join("key");
         fs::write(&key, [0x5a; 32]).expect("write");
         Self { world, agent, ca, key }
+    }
+
+    /// Takes IPv6 beyond the pod's own network away from the agent's pod.
+    pub fn without_ipv6(&self) {
+        ip(&["-n", &self.agent, "-6", "route", "delete", "default"]);
     }
 
     /// A program of a container of the agent's pod.

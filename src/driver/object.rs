@@ -36,25 +36,23 @@ impl Object {
     /// The pod specification in it, where there is one: a Pod's own, or its template's.
     #[must_use]
     pub fn pod_spec(&self) -> Option<&Value> {
-        let found = match self.kind() {
-            "Pod" => &self.0["spec"],
-            "Sandbox" => &self.0["spec"]["podTemplate"]["spec"],
-            "Deployment" => &self.0["spec"]["template"]["spec"],
-            _ => return None,
-        };
-        Some(found)
+        self.pod().map(|pod| &pod["spec"])
     }
 
     /// The metadata of the pod in it, where there is one.
     #[must_use]
     pub fn pod_metadata(&self) -> Option<&Value> {
-        let found = match self.kind() {
-            "Pod" => &self.0["metadata"],
-            "Sandbox" => &self.0["spec"]["podTemplate"]["metadata"],
-            "Deployment" => &self.0["spec"]["template"]["metadata"],
-            _ => return None,
-        };
-        Some(found)
+        self.pod().map(|pod| &pod["metadata"])
+    }
+
+    /// The pod in it: itself, or its template.
+    fn pod(&self) -> Option<&Value> {
+        match self.kind() {
+            "Pod" => Some(&self.0),
+            "Sandbox" => Some(&self.0["spec"]["podTemplate"]),
+            "Deployment" => Some(&self.0["spec"]["template"]),
+            _ => None,
+        }
     }
 
     /// The object as a YAML document.

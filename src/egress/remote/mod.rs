@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::route::Route;
@@ -97,20 +96,15 @@ impl Remote {
     pub async fn serve(
         self: Arc<Self>,
         listeners: Vec<std::net::TcpListener>,
-        mut shutdown: watch::Receiver<bool>,
+        shutdown: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let mut tasks = JoinSet::new();
-        listener::accept_on(&self, listeners, &mut tasks)?;
-        if self.attesting.is_some() {
-            let remote = self.clone();
-            tasks.spawn(async move {
-                if let Some(attesting) = &remote.attesting {
-                    attesting.sessions.keep(&remote.route).await;
-                }
-            });
-        }
-        let _ = shutdown.wait_for(|&ended| ended).await;
-        Ok(())
+        let remote = self.clone();
+        let keeping = async move {
+            if let Some(attesting) = &remote.attesting {
+                attesting.sessions.keep(&remote.route).await;
+            }
+        };
+        listener::serve(&self, listeners, keeping, shutdown).await
     }
 
     /// Passes a connection on as it is.
