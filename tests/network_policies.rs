@@ -274,8 +274,11 @@ fn ssh_scp_and_forwards_reach_a_proxy_pods_agent_by_podman_exec() {
     let _outside = Outside::new(&world);
     let podman = Podman::new(&world);
     let mut cluster = proxy_pod(&world, "");
-    let serves =
-        ["sh", "-c", "echo page >/sandbox/index.html; httpd -p 127.0.0.1:8000 -h /sandbox; echo end; sleep 1000"];
+    let serves = [
+        "sh",
+        "-c",
+        "echo page >/sandbox/index.html; httpd -f -vv -p 127.0.0.1:8000 -h /sandbox & sleep 1; echo end; sleep 1000",
+    ];
     let [agent, proxy] = pods(&mut cluster, &podman, &serves);
     cluster.enforce(&["os-eg-", "os-ing-"]);
     started(&proxy);
@@ -299,7 +302,8 @@ fn ssh_scp_and_forwards_reach_a_proxy_pods_agent_by_podman_exec() {
     assert_eq!(text(&agent.exec(AGENT, None, &["cat", "/sandbox/sftp.md"]).stdout), "sftp");
     // A port of the sandbox's own loopback.
     let within = "curl -sS --noproxy '*' http://127.0.0.1:8000/";
-    expect(ssh("ssh", &agent).args(["sandbox@demo", within]).output().expect("ssh"), "page\n");
+    let output = ssh("ssh", &agent).args(["sandbox@demo", within]).output().expect("ssh");
+    assert_eq!(text(&output.stdout), "page\n", "{}\n{}", text(&output.stderr), agent.everything());
     let port = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("an address").port();
     let forward = format!("127.0.0.1:{port}:127.0.0.1:8000");
     let mut forwarding = ssh("ssh", &agent);

@@ -137,7 +137,8 @@ impl Remote {
             Ok((ahead, state(attesting, &client, peer, local).await))
         };
         let dialled = async { self.route.dial().await.map_err(Some) };
-        let ((mut ahead, statement), upstream) = match tokio::try_join!(stated, dialled) {
+        // Dialled first: the proxy's node answers while the owner is looked for, which takes this thread.
+        let (upstream, (mut ahead, statement)) = match tokio::try_join!(biased; dialled, stated) {
             Ok(both) => both,
             Err(None) => return,
             Err(Some(why)) => return self.unavailable(&client, why).await,
