@@ -277,7 +277,7 @@ fn ssh_scp_and_forwards_reach_a_proxy_pods_agent_by_podman_exec() {
     let serves = [
         "sh",
         "-c",
-        "echo page >/sandbox/index.html; httpd -f -vv -p 127.0.0.1:8000 -h /sandbox & sleep 1; echo end; sleep 1000",
+        "echo page >/sandbox/index.html; busybox httpd -f -p 127.0.0.1:8000 -h /sandbox & sleep 1; echo end; sleep 1000",
     ];
     let [agent, proxy] = pods(&mut cluster, &podman, &serves);
     cluster.enforce(&["os-eg-", "os-ing-"]);
