@@ -2,8 +2,9 @@
 //! run. Origins are nginx in a network namespace; ours runs with identity and policy on, its clients inside the
 //! sandbox. Absolute figures wander with the machine, so every row ends in ratios.
 //!
-//! `cargo bench --bench egress [-- QUICK] [--topology sidecar]`: with the latter, ours is the proxy of a sidecar pod that
-//! stands beside the combined one in the same run; needs root, nginx and iproute2; squid, tinyproxy and bwrap if there.
+//! `cargo bench --bench egress [-- QUICK] [--topology sidecar|proxy-pod]`: with the latter, ours is the proxy of a sidecar pod
+//! that stands beside the combined one in the same run, or of a pod of its own, with what attesting and forwarding add; needs
+//! root, nginx and iproute2; squid, tinyproxy and bwrap if there.
 
 #[path = "client.rs"]
 mod client;
@@ -14,6 +15,9 @@ mod inside;
 mod pod;
 #[path = "relay.rs"]
 mod relay;
+#[path = "../tests/two_pods.rs"]
+#[allow(dead_code, reason = "the harness serves the tests too, which use more of it")]
+mod two_pods;
 #[path = "../tests/world.rs"]
 #[allow(dead_code, reason = "the harness serves the tests too, which use more of it")]
 mod world;
@@ -50,7 +54,11 @@ fn main() {
         _ => {
             let given = |word: &str| arguments.iter().any(|argument| argument == word);
             let bench = Bench::new(given("QUICK"));
-            if given("--topology") && given("sidecar") { bench.run_sidecar() } else { bench.run() }
+            match (given("--topology"), given("sidecar"), given("proxy-pod")) {
+                (true, true, _) => bench.run_sidecar(),
+                (true, _, true) => bench.run_proxy_pod(),
+                _ => bench.run(),
+            }
         }
     }
 }
@@ -168,18 +176,53 @@ impl Bench {
     fn run_sidecar(&self) {
         let (latency, seconds) = if self.quick { ("500", "1") } else { ("5000", "5") };
         println!("\n{:<42} {:>10} {:>10} {:>10} {:>10}   ratios of ours", "sidecar", "direct", "ours", "combined", "");
-        for (name, unit, key, load, parameters) in [
-            ("CONNECT to usable, one client, p50", "ms", "p50_ms", "latency", &[latency][..]),
-            ("CONNECT, 8 clients", "/s", "per_second", "rate", &["8", seconds]),
-            ("forward HTTP, 1 kB, 8 connections", "req/s", "per_second", "requests", &["8", seconds]),
-            ("tunnel, one stream", "MB/s", "mb_per_second", "tunnel", &[]),
-        ] {
+        for (name, unit, key, load, parameters) in pods_rows(&[latency], &["8", seconds]) {
             let of = |figures: Value| figures[key].as_f64().expect("a figure");
             let figures = vec![
                 ("direct", of(self.outside(None, &[load], parameters))),
                 ("ours", of(self.in_pod(load, parameters))),
                 ("combined", of(self.ours(&[load], parameters))),
             ];
+            Row { name, unit, lower_is_better: unit == "ms", figures }.print();
+        }
+    }
+
+    /// The proxy in a pod of its own: the workload's supervisor attests and carries; only carries; and the same proxy without
+    /// it, dialled by the client itself.
+    fn run_proxy_pod(&self) {
+        let (latency, seconds) = if self.quick { ("500", "1") } else { ("5000", "5") };
+        let (certificate, key) = self.authority.inside.clone();
+        let pods = two_pods::Pods::new(&self.world, [certificate, key]);
+        // The key lies beside the client, so the workload is granted the client alone.
+        let policy = std::fs::read_to_string(&self.policy).expect("the policy");
+        let directory = format!("read_only: [{}]", self.world.directory().display());
+        let policy = policy.replace(&directory, &format!("read_only: [{}]", self.client.display()));
+        let origin = format!("{ORIGIN_V4}:{ORIGIN_PORT}");
+        let client = |mut command: Command, load: &str, proxy: &str, parameters: &[&str]| {
+            command.args(["client", load, proxy, &origin]).args(parameters);
+            figures(&command.output().expect("the client"))
+        };
+        let in_workload = |keyed: bool, load: &str, parameters: &[&str]| {
+            let mut command = pods.process(&policy, keyed, &[]);
+            command.arg(&self.client);
+            client(command, load, "127.0.0.1:3128", parameters)
+        };
+        println!(
+            "\n{:<42} {:>10} {:>10} {:>10} {:>10}   ratios of ours",
+            "proxy-pod", "direct", "ours", "forwarded", "proxy"
+        );
+        for (name, unit, key, load, parameters) in pods_rows(&[latency], &["8", seconds]) {
+            let of = |figures: Value| figures[key].as_f64().expect("a figure");
+            let direct = of(self.outside(None, &[load], parameters));
+            let ours = {
+                let _network = pods.network(&policy, true);
+                of(in_workload(true, load, parameters))
+            };
+            let _network = pods.network(&policy, false);
+            let forwarded = of(in_workload(false, load, parameters));
+            let proxy = format!("{}:3128", two_pods::PROXY_V4);
+            let alone = of(client(pods.container(&self.client), load, &proxy, parameters));
+            let figures = vec![("direct", direct), ("ours", ours), ("forwarded", forwarded), ("proxy", alone)];
             Row { name, unit, lower_is_better: unit == "ms", figures }.print();
         }
     }
@@ -358,14 +401,15 @@ impl Row {
         let figure = |name: &str| self.figures.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
         let ours = figure("ours").expect("ours is measured");
         let cell = |name| figure(name).map_or("-".into(), |value| format!("{value:.3}"));
-        let third = self.figures.get(2).map_or("squid", |(name, _)| name);
+        let named = |index: usize, otherwise: &'static str| self.figures.get(index).map_or(otherwise, |(name, _)| name);
+        let (third, fourth) = (named(2, "squid"), named(3, "tinyproxy"));
         print!(
             "{:<42} {:>10} {:>10} {:>10} {:>10} ",
             format!("{} [{}]", self.name, self.unit),
             cell("direct"),
             cell("ours"),
             cell(third),
-            { cell("tinyproxy") }
+            cell(fourth)
         );
         for (name, value) in self.figures.iter().filter(|(name, _)| *name != "ours") {
             let ratio = if self.lower_is_better { value / ours } else { ours / value };
@@ -373,6 +417,19 @@ impl Row {
         }
         println!();
     }
+}
+
+/// What is measured of pods: name and unit of a row, the figure's key, the load and its parameters.
+fn pods_rows<'a>(
+    latency: &'a [&'a str; 1],
+    rate: &'a [&'a str; 2],
+) -> [(&'static str, &'static str, &'static str, &'static str, &'a [&'a str]); 4] {
+    [
+        ("CONNECT to usable, one client, p50", "ms", "p50_ms", "latency", latency),
+        ("CONNECT, 8 clients", "/s", "per_second", "rate", rate),
+        ("forward HTTP, 1 kB, 8 connections", "req/s", "per_second", "requests", rate),
+        ("tunnel, one stream", "MB/s", "mb_per_second", "tunnel", &[]),
+    ]
 }
 
 /// What a client printed.

@@ -50,6 +50,9 @@ pub const PROXY_ID: u32 = 1337;
 /// Where the access server of a combined container listens unless configured.
 pub const SSH_SOCKET: &str = "/run/openshell/ssh.sock";
 
+/// Where it listens in a container whose root is read-only: by a name, since there is no place for a file.
+pub const SSH_SOCKET_NAME: &str = "@openshell-sidecar-ssh";
+
 /// Who a container is to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ids {

@@ -2,6 +2,7 @@
 //! what leaves a pod arrives at the origin or nowhere, and nothing of this machine's Podman is touched.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -16,6 +17,29 @@ const NETWORK_V4: &str = "10.88.77.0/24";
 const NETWORK_V6: &str = "fd88:77::/64";
 /// The name of that network.
 const NETWORK: &str = "pods";
+
+/// A network of one pod, whose addresses are known before it starts. What leaves such a pod is routed by the machine, so
+/// that rules there judge it as a cluster's network does.
+#[derive(Clone, Copy, Debug)]
+pub struct Alone {
+    name: &'static str,
+    bridge: &'static str,
+    v4: (&'static str, &'static str),
+    v6: (&'static str, &'static str),
+}
+
+/// Two such networks.
+pub const ALONE: [Alone; 2] = [
+    Alone { name: "one", bridge: "one0", v4: ("10.88.78.0/24", "10.88.78.2"), v6: ("fd88:78::/64", "fd88:78::2") },
+    Alone { name: "two", bridge: "two0", v4: ("10.88.79.0/24", "10.88.79.2"), v6: ("fd88:79::/64", "fd88:79::2") },
+];
+
+impl Alone {
+    /// The addresses of the pod, IPv4 first.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        [self.v4.1, self.v6.1].map(|address| address.parse().expect("an address"))
+    }
+}
 
 /// Podman, with the images of `images/build`.
 pub struct Podman<'w> {
@@ -88,6 +112,17 @@ impl<'w> Podman<'w> {
             fs::set_permissions(path("plugins/openshell-cni"), mode).expect("chmod");
         }
         podman.write("networks/pods.conflist", &network.to_string());
+        for Alone { name, bridge, v4, v6 } in ALONE {
+            let range = |(subnet, address)| json!([{"subnet": subnet, "rangeStart": address, "rangeEnd": address}]);
+            let mut alone = network.clone();
+            alone["name"] = name.into();
+            alone["plugins"] = json!([alone["plugins"][0]]);
+            alone["plugins"][0]["bridge"] = bridge.into();
+            alone["plugins"][0]["ipam"]["ranges"] = json!([range(v4), range(v6)]);
+            podman.write(&format!("networks/{name}.conflist"), &alone.to_string());
+            world.route_from_origin(v4.0, MACHINE_V4.into());
+            world.route_from_origin(v6.0, MACHINE_V6.into());
+        }
         world.route_from_origin(NETWORK_V4, MACHINE_V4.into());
         world.route_from_origin(NETWORK_V6, MACHINE_V6.into());
         let output = podman.in_machine(&repository().join("images/build")).arg(supervisor()).output().expect("start");
@@ -150,10 +185,23 @@ impl<'w> Podman<'w> {
 
     /// Plays a manifest whatever comes of it: the pod, and how the playing ended.
     pub fn play(&self, manifest: &Manifest) -> (Pod<'_>, Output) {
+        self.play_in(NETWORK, manifest, true)
+    }
+
+    /// Makes a pod in a network of its own without starting it: see [`Pod::begin`].
+    #[track_caller]
+    pub fn make(&self, network: Alone, manifest: &Manifest) -> Pod<'_> {
+        let (pod, output) = self.play_in(network.name, manifest, false);
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+        pod
+    }
+
+    fn play_in(&self, network: &str, manifest: &Manifest, start: bool) -> (Pod<'_>, Output) {
         let file = format!("{}.yaml", manifest.name());
         self.write(&file, &manifest.text());
         let file = self.directory.path().join(file).display().to_string();
-        let output = self.output(["kube", "play", "--network", NETWORK, &file]);
+        let start = format!("--start={start}");
+        let output = self.output(["kube", "play", "--network", network, &start, &file]);
         (Pod { podman: self, name: manifest.name().to_owned() }, output)
     }
 
@@ -263,10 +311,34 @@ impl Pod<'_> {
         self.podman.output(["start", "--attach", &self.container(container)])
     }
 
+    /// Starts a pod that was only made, init containers first.
+    pub fn begin(&self) -> Output {
+        self.podman.output(["pod", "start", &self.name])
+    }
+
+    /// The directory behind a volume of the pod.
+    pub fn volume(&self, name: &str) -> PathBuf {
+        self.podman.expect(["volume", "inspect", "--format", "{{.Mountpoint}}", name]).trim().into()
+    }
+
+    /// A command that runs a program in a container with the caller's standard input and output, as `kubectl exec -i` does.
+    pub fn exec_interactively(&self, container: &str, program: &[&str]) -> Command {
+        let container = self.container(container);
+        let mut arguments = vec!["exec", "--interactive", &container];
+        arguments.extend(program);
+        self.podman.command(arguments)
+    }
+
+    /// Ends the whole pod.
+    #[track_caller]
+    pub fn stop(&self) {
+        self.podman.expect(["pod", "stop", "--time", "1", &self.name]);
+    }
+
     /// Ends and starts the whole pod, init containers first. Not `pod restart`, which leaves them out.
     #[track_caller]
     pub fn stop_and_start(&self) {
-        self.podman.expect(["pod", "stop", "--time", "1", &self.name]);
+        self.stop();
         self.podman.expect(["pod", "start", &self.name]);
     }
 
@@ -303,10 +375,7 @@ impl Manifest {
 
     /// Reads YAML, and gives the origin its names.
     pub fn parse(yaml: &str) -> Self {
-        let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).expect("YAML");
-        let mut manifest = Self { documents };
-        manifest.spec()["hostAliases"] = json!([{"ip": ORIGIN_V4, "hostnames": ORIGIN_NAMES}]);
-        manifest
+        Self::from(serde_saphyr::from_multiple::<Value>(yaml).expect("YAML"))
     }
 
     fn name(&self) -> &str {
@@ -398,6 +467,15 @@ impl Manifest {
     /// JSON, which is YAML.
     fn text(&self) -> String {
         self.documents.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
+    }
+}
+
+/// Gives the origin its names.
+impl From<Vec<Value>> for Manifest {
+    fn from(documents: Vec<Value>) -> Self {
+        let mut manifest = Self { documents };
+        manifest.spec()["hostAliases"] = json!([{"ip": ORIGIN_V4, "hostnames": ORIGIN_NAMES}]);
+        manifest
     }
 }
 

@@ -176,10 +176,11 @@ pub const REFUSED: &str = "tcp ECONNREFUSED\ntcp6 ECONNREFUSED\nudp EPERM\nudp6 
 const REFUSED_RAW: &str = "ping EPERM\nping6 EACCES\nicmp EPERM\nicmp6 EPERM\nraw EPERM\nraw6 EPERM\nheader EPERM\n";
 
 /// What arrives at the origin by UDP.
-struct Heard(Vec<UdpSocket>);
+pub struct Heard(Vec<UdpSocket>);
 
 impl Heard {
-    fn new(world: &World) -> Self {
+    /// Listens at the origin.
+    pub fn new(world: &World) -> Self {
         let bind = |address: std::net::IpAddr| {
             let socket = world.in_origin(move || UdpSocket::bind((address, 5353)).expect("bind"));
             socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
@@ -189,7 +190,7 @@ impl Heard {
     }
 
     /// How many of the sockets have heard something, which is then forgotten.
-    fn something(&self) -> usize {
+    pub fn something(&self) -> usize {
         self.0.iter().filter(|socket| (0..).take_while(|_| socket.recv(&mut [0; 16]).is_ok()).count() > 0).count()
     }
 }

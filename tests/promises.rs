@@ -5,6 +5,7 @@
 mod world;
 
 mod clients;
+mod cluster;
 mod containerd;
 mod cri;
 mod installer;
@@ -15,6 +16,8 @@ mod origins;
 #[allow(dead_code, reason = "the bench uses the same pods, and other parts of them")]
 mod pod;
 mod podman;
+#[allow(dead_code, reason = "the bench uses the same pods, and other parts of them")]
+mod two_pods;
 
 mod access;
 mod access_attacks;
@@ -40,6 +43,7 @@ mod learning;
 mod lifecycle;
 mod network;
 mod network_init;
+mod network_policies;
 mod parent;
 mod pods;
 mod policy;
@@ -53,5 +57,6 @@ mod sideload;
 mod specification;
 mod trust;
 mod verify_fence;
+mod verify_policy;
 mod wait_for_tcp;
 mod wire;

@@ -1,10 +1,8 @@
-//! Promises 29.x: a proxy in a pod of its own. The machine is the proxy's pod here, the origin is what lies beyond, and the
-//! agent's pod is a namespace that reaches the machine and nothing else.
+//! Promises 29.x: a proxy in a pod of its own.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -16,21 +14,11 @@ use nix::sys::signal::Signal;
 use openshell_supervisor::attest::{Attested, Key, Session, Statement, open};
 use openshell_supervisor::attribution::{Executable, Program};
 
-use crate::sidecar::web;
+use crate::pod::child_of;
+use crate::sidecar::{IDLE_PROCESS, resident, web};
 use crate::trust::operators_ca;
-use crate::world::{Daemon, ORIGIN_V4, Outcome, PATIENCE, World, eventually, supervisor};
-
-/// User and group of the workload and its supervisor.
-const SANDBOX: u32 = 4242;
-/// User and group of the proxy.
-const PROXY: u32 = 1337;
-
-/// The proxy's pod as the agent's sees it, and the agent's own address.
-const PROXY_V4: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
-const AGENT_V4: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
-
-/// The name of the proxy's Service.
-const SERVICE: &str = "proxy.sandbox.svc";
+use crate::two_pods::{PROXY_V4, Pods, SANDBOX, container, finished};
+use crate::world::{Daemon, Outcome, PATIENCE, World, eventually, supervisor};
 
 /// curl may reach the page, and no other program.
 const POLICY: &str = "\
@@ -42,172 +30,11 @@ network_policies:
     binaries: [{path: /usr/bin/curl}]
 ";
 
-fn ip(arguments: &[&str]) {
-    let output = Command::new("ip").args(arguments).output().expect("ip (package iproute2)");
-    assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A program of a container in a pod, as its first process, without any privilege, as a runtime starts it.
-fn container(namespace: &str, program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-    command.args(["setpriv", "--reuid", &SANDBOX.to_string(), "--regid", &SANDBOX.to_string(), "--clear-groups"]);
-    command.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]).arg(program);
-    command.current_dir("/").stdin(Stdio::null()).env_remove("OPENSHELL_LOG_LEVEL").env_remove("SSL_CERT_FILE");
-    command
-}
-
-/// The two pods of a sandbox.
-struct Pods<'w> {
-    world: &'w World,
-    agent: String,
-    ca: [PathBuf; 2],
-    key: PathBuf,
-}
-
-impl<'w> Pods<'w> {
-    fn new(world: &'w World) -> Self {
-        let agent = format!("{}a", world.machine());
-        ip(&["netns", "add", &agent]);
-        ip(&["-n", &agent, "link", "set", "lo", "up"]);
-        ip(&[
-            "link",
-            "add",
-            "eth0",
-            "netns",
-            &agent,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "agent0",
-            "netns",
-            world.machine(),
-        ]);
-        for (namespace, device, address) in [(agent.as_str(), "eth0", AGENT_V4), (world.machine(), "agent0", PROXY_V4)]
-        {
-            ip(&["-n", namespace, "address", "add", &format!("{address}/24"), "dev", device]);
-            ip(&["-n", namespace, "link", "set", device, "up"]);
-        }
-        ip(&["-n", &agent, "route", "add", "default", "via", &PROXY_V4.to_string()]);
-        let etc = PathBuf::from("/etc/netns").join(&agent);
-        fs::create_dir_all(&etc).expect("netns etc");
-        fs::write(
-            etc.join("hosts"),
-            format!("127.0.0.1 localhost\n{PROXY_V4} {SERVICE}\n{ORIGIN_V4} canary.example\n"),
-        )
-        .expect("hosts");
-        fs::write(etc.join("resolv.conf"), "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
-            .expect("resolv.conf");
-        let ca = operators_ca(world).0;
-        chown(&ca[1], Some(PROXY), Some(PROXY)).expect("chown");
-        // As a Secret is mounted for the group of each pod.
-        let secret = world.directory().join("secret");
-        fs::create_dir(&secret).expect("mkdir");
-        let key = secret.join("key");
-        fs::write(&key, [0x5a; 32]).expect("write");
-        Self { world, agent, ca, key }
-    }
-
-    /// A program of a container of the agent's pod.
-    fn container(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = container(&self.agent, program);
-        command.env("OPENSHELL_PROXY_URL", format!("http://{SERVICE}:3128"));
-        command
-    }
-
-    /// `process`, with a key or without, up to its workload.
-    fn process(&self, keyed: bool, flags: &[&str]) -> Command {
-        self.process_under(POLICY, keyed, flags)
-    }
-
-    fn process_under(&self, policy: &str, keyed: bool, flags: &[&str]) -> Command {
-        let mut command = self.container(supervisor());
-        command.args(["--mode=process", "--remote-proxy", "--fence=elsewhere", "--workdir=/tmp", "--policy"]);
-        command.arg(self.world.file("policy.yaml", policy));
-        if keyed {
-            chown(&self.key, Some(0), Some(SANDBOX)).expect("chown");
-            fs::set_permissions(&self.key, fs::Permissions::from_mode(0o440)).expect("chmod");
-            command.arg("--attestation-key").arg(&self.key);
-        }
-        command.args(flags).arg("--").stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    /// The workload's end, run to its own.
-    fn run(&self, keyed: bool, flags: &[&str], script: &str) -> Outcome {
-        let mut command = self.process(keyed, flags);
-        command.args(["/bin/sh", "-c", script]);
-        finished(Daemon::spawn(command))
-    }
-
-    /// `network` in its pod, up to more flags.
-    fn network_command(&self, flags: &[&str]) -> Command {
-        let mut command = self.world.machine_program("setpriv");
-        command.args(["--reuid", &PROXY.to_string(), "--regid", &PROXY.to_string(), "--clear-groups"]);
-        command.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]).arg(supervisor());
-        command.args(["network", "--bind", "0.0.0.0:3128", "--ca-cert"]).arg(&self.ca[0]);
-        command.arg("--ca-key").arg(&self.ca[1]).args(flags);
-        command.current_dir("/").stdin(Stdio::null()).env_remove("OPENSHELL_LOG_LEVEL");
-        command
-    }
-
-    /// The same, serving under [`POLICY`].
-    fn network(&self, keyed: bool) -> Daemon {
-        let policy = self.world.file("network.yaml", POLICY);
-        // The same Secret, as the proxy's pod has it.
-        let key = self.world.directory().join("proxy-key");
-        fs::copy(&self.key, &key).expect("copy");
-        chown(&key, Some(0), Some(PROXY)).expect("chown");
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o440)).expect("chmod");
-        let identity = if keyed {
-            vec!["--attestation-key", key.to_str().expect("UTF-8")]
-        } else {
-            vec!["--binary-identity=relaxed"]
-        };
-        let mut flags = vec!["--admin-bind", "127.0.0.1:9090", "--policy", policy.to_str().expect("UTF-8")];
-        flags.extend(identity);
-        let mut command = self.network_command(&flags);
-        command.stderr(Stdio::piped());
-        let daemon = Daemon::spawn(command);
-        self.reachable();
-        daemon
-    }
-
-    /// Ends the agent's container as a runtime does: all that is in it. `unshare --kill-child` is not heard of any more by
-    /// what has changed its user (prctl(2), PR_SET_PDEATHSIG).
-    fn kill(&self, process: Daemon) {
-        eventually("the agent's pod is empty", || {
-            let pids = Command::new("ip").args(["netns", "pids", &self.agent]).output().expect("ip (package iproute2)");
-            for pid in String::from_utf8_lossy(&pids.stdout).split_whitespace() {
-                // One that is gone already is as good.
-                let _ = Command::new("kill").args(["-KILL", pid]).stderr(Stdio::null()).status();
-            }
-            pids.stdout.is_empty()
-        });
-        drop(process);
-    }
-
-    fn reachable(&self) {
-        eventually("the proxy listens", || self.world.in_machine(|| TcpStream::connect((PROXY_V4, 3128)).is_ok()));
-    }
-}
-
-impl Drop for Pods<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "delete", &self.agent]).status();
-        let _ = fs::remove_dir_all(PathBuf::from("/etc/netns").join(&self.agent));
-    }
-}
-
-fn finished(mut daemon: Daemon) -> Outcome {
-    let started = std::time::Instant::now();
-    let status = daemon.wait_within(PATIENCE).expect("its end");
-    let mut outcome =
-        Outcome { code: status.code(), stdout: String::new(), stderr: String::new(), took: started.elapsed() };
-    daemon.child().stdout.take().expect("piped").read_to_string(&mut outcome.stdout).expect("stdout");
-    daemon.child().stderr.take().expect("piped").read_to_string(&mut outcome.stderr).expect("stderr");
-    outcome
+/// A script as the workload, under [`POLICY`], run to its end.
+fn run(pods: &Pods<'_>, keyed: bool, flags: &[&str], script: &str) -> Outcome {
+    let mut command = pods.process(POLICY, keyed, flags);
+    command.args(["/bin/sh", "-c", script]);
+    finished(Daemon::spawn(command))
 }
 
 /// Ends a daemon and returns what it told.
@@ -250,8 +77,8 @@ const CURL: &str = "curl -sS -o /dev/null -w '%{http_code}\\n' http://api.exampl
 fn two_pods_are_one_sandbox() {
     let world = World::new();
     let _web = web(&world);
-    let pods = Pods::new(&world);
-    let network = pods.network(true);
+    let pods = Pods::new(&world, operators_ca(&world).0);
+    let network = pods.network(POLICY, true);
     let script = "curl -sS http://api.example.com/; echo; curl -sS http://other.example.com/; \
                   python3 -c 'import urllib.request as u; print(u.urlopen(\"http://api.example.com/\").status)' 2>&1 | tail -1; \
                   python3 -c 'import urllib.request as u, urllib.error as e\ntry: u.urlopen(\"http://api.example.com/\")\n\
@@ -259,7 +86,7 @@ fn two_pods_are_one_sandbox() {
                   grep -E '^(NoNewPrivs|Seccomp|Cap|Uid|Gid)' /proc/self/status; ls /var/tmp 2>&1; \
                   python3 -c 'import socket as s\nfor k in (s.SOCK_DGRAM, s.SOCK_RAW):\n  try: s.socket(s.AF_INET, k)\n  \
                   except OSError as x: print(\"errno\", x.errno)'; echo $https_proxy; exit 7";
-    let outcome = pods.run(true, &[], script).expect(7);
+    let outcome = run(&pods, true, &[], script).expect(7);
     let text = &outcome.stdout;
     for expected in [
         "reached",
@@ -281,19 +108,19 @@ fn two_pods_are_one_sandbox() {
     let told = told(network);
     assert!(told.contains("python3") && told.contains("/usr/bin/"), "{told}");
     // Control: in a sandbox that attests nothing and asks for nothing programs are all the same.
-    let _network = pods.network(false);
+    let _network = pods.network(POLICY, false);
     let script = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://api.example.com/\").status)'";
-    assert_eq!(pods.run(false, &[], script).expect(0).stdout, "200\n");
+    assert_eq!(run(&pods, false, &[], script).expect(0).stdout, "200\n");
 }
 
 #[test]
 fn who_dials_the_proxy_itself_is_nobody_in_particular() {
     let world = World::new();
     let _web = web(&world);
-    let pods = Pods::new(&world);
-    let network = pods.network(true);
+    let pods = Pods::new(&world, operators_ca(&world).0);
+    let network = pods.network(POLICY, true);
     let script = format!("curl -sS -x http://{PROXY_V4}:3128 http://api.example.com/; {CURL}");
-    let outcome = pods.run(true, &[], &script).expect(0);
+    let outcome = run(&pods, true, &[], &script).expect(0);
     assert!(outcome.stdout.contains("carries no attestation"), "{outcome:?}");
     assert!(outcome.stdout.contains("connect through http://127.0.0.1:3128"), "{outcome:?}");
     // Control: the same program the other way.
@@ -329,8 +156,8 @@ fn answer(bytes: &[u8]) -> String {
 fn a_forged_or_replayed_statement_is_refused_and_the_genuine_one_passes() {
     let world = World::new();
     let _web = web(&world);
-    let pods = Pods::new(&world);
-    let network = pods.network(true);
+    let pods = Pods::new(&world, operators_ca(&world).0);
+    let network = pods.network(POLICY, true);
     let key = Key::read(&pods.key).expect("the key");
     let (genuine, forged) = world.in_machine(move || {
         let (session, _keep) = session(&key);
@@ -368,27 +195,27 @@ fn a_forged_or_replayed_statement_is_refused_and_the_genuine_one_passes() {
 fn a_proxy_that_comes_back_is_used_again_and_the_workload_lives_on() {
     let world = World::new();
     let _web = web(&world);
-    let pods = Pods::new(&world);
+    let pods = Pods::new(&world, operators_ca(&world).0);
     for keyed in [true, false] {
-        let network = pods.network(keyed);
-        let mut command = pods.process(keyed, &[]);
+        let network = pods.network(POLICY, keyed);
+        let mut command = pods.process(POLICY, keyed, &[]);
         command.args(["/bin/sh", "-c", &format!("while :; do {CURL}; sleep 0.05; done")]).stderr(Stdio::null());
         let mut process = Daemon::spawn(command);
         let lines = lines(&mut process);
         until(&lines, "200");
         drop(network);
         until(&lines, "502");
-        let network = pods.network(keyed);
+        let network = pods.network(POLICY, keyed);
         until(&lines, "200");
         // Once more, at once: between two requests nobody sees it go.
         drop(network);
-        let _network = pods.network(keyed);
+        let _network = pods.network(POLICY, keyed);
         until(&lines, "200");
         assert!(process.wait_within(Duration::ZERO).is_none());
         pods.kill(process);
     }
     // What is told meanwhile can be acted upon.
-    let outcome = pods.run(true, &[], "curl -sS http://api.example.com/");
+    let outcome = run(&pods, true, &[], "curl -sS http://api.example.com/");
     assert!(outcome.stdout.contains("proxy_unavailable") && outcome.stdout.contains("try again"), "{outcome:?}");
 }
 
@@ -418,9 +245,9 @@ attempt("vm", lambda: call(libc.process_vm_readv(int(pid), None, 0, None, 0, 0))
 #[test]
 fn the_key_stays_the_supervisors() {
     let world = World::new();
-    let pods = Pods::new(&world);
+    let pods = Pods::new(&world, operators_ca(&world).0);
     let script = format!("python3 -c '{}' {} 1", THIEF.replace('\'', "\""), pods.key.display());
-    let outcome = pods.run(true, &[], &script).expect(0);
+    let outcome = run(&pods, true, &[], &script).expect(0);
     assert_eq!(outcome.stdout.lines().count(), 9, "{outcome:?}");
     assert!(!outcome.stdout.contains("SUCCEEDED"), "{outcome:?}");
     // Control: the same user, without the confinement and against a process that does not hide, gets all of it.
@@ -438,9 +265,9 @@ fn the_key_stays_the_supervisors() {
 #[test]
 fn what_would_give_the_key_away_ends_the_start() {
     let world = World::new();
-    let pods = Pods::new(&world);
+    let pods = Pods::new(&world, operators_ca(&world).0);
     let refused = |policy: &str, flags: &[&str], words: &str, code: i32| {
-        let mut command = pods.process_under(policy, !flags.contains(&"--attestation-key"), flags);
+        let mut command = pods.process(policy, !flags.contains(&"--attestation-key"), flags);
         command.arg("/bin/true");
         let outcome = finished(Daemon::spawn(command));
         assert!(outcome.code == Some(code) && outcome.stderr.contains(words), "{words}: {outcome:?}");
@@ -463,7 +290,7 @@ fn what_would_give_the_key_away_ends_the_start() {
     let outcome = finished(Daemon::spawn(command));
     assert!(outcome.code == Some(125) && outcome.stderr.contains("could rewrite"), "{outcome:?}");
     // Control: where nothing is given away, it starts.
-    let mut command = pods.process(true, &[]);
+    let mut command = pods.process(POLICY, true, &[]);
     command.args(["/bin/echo", "launched"]);
     assert!(finished(Daemon::spawn(command)).expect(0).stdout.contains("launched"));
 }
@@ -471,7 +298,7 @@ fn what_would_give_the_key_away_ends_the_start() {
 #[test]
 fn strangers_are_served_only_where_it_is_said_who_they_may_be() {
     let world = World::new();
-    let pods = Pods::new(&world);
+    let pods = Pods::new(&world, operators_ca(&world).0);
     let refused = |mut command: Command, words: &str| {
         let outcome = finished(Daemon::spawn({
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -488,101 +315,30 @@ fn strangers_are_served_only_where_it_is_said_who_they_may_be() {
     nowhere.env_remove("OPENSHELL_PROXY_URL").args(["process", "--remote-proxy", "--", "/bin/true"]);
     refused(nowhere, "neither says where the proxy is");
     // Control: with either of the two it serves.
-    drop(pods.network(true));
-    drop(pods.network(false));
+    drop(pods.network(POLICY, true));
+    drop(pods.network(POLICY, false));
 }
 
 #[test]
 fn strict_landlock_leaves_the_workload_the_proxys_port_alone() {
     let world = World::new();
     let _web = web(&world);
-    let pods = Pods::new(&world);
-    let _network = pods.network(true);
+    let pods = Pods::new(&world, operators_ca(&world).0);
+    let _network = pods.network(POLICY, true);
     let script = format!(
         "python3 -m http.server 8000 >/dev/null 2>&1 & {CURL}; python3 -c 'import socket, time\ntime.sleep(1)\n\
          try: socket.create_connection((\"127.0.0.1\", 8000)); print(\"connected\")\nexcept OSError as x: print(\"errno\", x.errno)'; \
          kill $!"
     );
-    assert_eq!(pods.run(true, &["--landlock-net=strict"], &script).stdout, "200\nerrno 13\n");
+    assert_eq!(run(&pods, true, &["--landlock-net=strict"], &script).stdout, "200\nerrno 13\n");
     // Control: without it the workload's own servers are within its reach.
-    assert_eq!(pods.run(true, &[], &script).stdout, "200\nconnected\n");
-}
-
-#[test]
-fn a_network_policy_is_proven_and_its_absence_is_told() {
-    let world = World::new();
-    let pods = Pods::new(&world);
-    let _network = pods.network(true);
-    // What lies beyond the proxy's pod is routed through it, as by a node; rules there are the cluster's.
-    world.in_machine(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1")).expect("forwarding");
-    world.route_from_origin("10.98.0.0/24", crate::world::MACHINE_V4.into());
-    let _canary = world.listen(ORIGIN_V4, 6443);
-    let nft = |rules: &[&str]| {
-        for rule in rules {
-            let done = world.machine_program("nft").arg(rule).status().expect("nft (package nftables)");
-            assert!(done.success(), "{rule}");
-        }
-    };
-    let verify = |flags: &[&str], timeout: &str| {
-        let mut command = pods.container(supervisor());
-        command.env("KUBERNETES_SERVICE_HOST", ORIGIN_V4.to_string()).env("KUBERNETES_SERVICE_PORT", "6443");
-        command.args(["verify-fence", "--network-policy", "--timeout", timeout]).args(flags);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Daemon::spawn(command)
-    };
-    let proxy = format!("{SERVICE}:3128");
-    let control = ["--control", proxy.as_str()];
-    let told = |flags: &[&str], code: i32, words: &str| {
-        let outcome = finished(verify(flags, "0.2"));
-        assert!(outcome.code == Some(code) && outcome.stderr.contains(words), "{words}: {outcome:?}");
-        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
-    };
-    // No policy, and nothing to compare with.
-    told(&control, 1, "10.99.0.2:6443 accepted a connection: no NetworkPolicy keeps this pod from it");
-    told(&[], 1, "name what the policy allows");
-    told(&["--api-server-allowed", control[0], control[1]], 1, "nothing that the policy must cut off");
-    // It waits for a policy that comes late; one that drops, and one that rejects, as kube-router's.
-    let waiting = verify(&control, "30");
-    std::thread::sleep(Duration::from_millis(300));
-    nft(&[
-        "add table ip cluster",
-        "add chain ip cluster forward { type filter hook forward priority 0; }",
-        "add rule ip cluster forward ip saddr 10.98.0.2 drop",
-    ]);
-    let outcome = finished(waiting).expect(0);
-    assert!(outcome.stderr.contains("stays silent") && outcome.stderr.contains("can be reached"), "{outcome:?}");
-    for reject in ["icmp type port-unreachable", "icmp type admin-prohibited"] {
-        nft(&[
-            "flush chain ip cluster forward",
-            &format!("add rule ip cluster forward ip saddr 10.98.0.2 reject with {reject}"),
-        ]);
-        told(&control, 0, "is prohibited by 10.98.0.1");
-    }
-    // A reset may be anybody's; a canary that nobody serves, or that has no address, is none.
-    nft(&[
-        "flush chain ip cluster forward",
-        "add rule ip cluster forward ip saddr 10.98.0.2 meta l4proto tcp reject with tcp reset",
-    ]);
-    told(&control, 1, "answered by a reset");
-    nft(&["flush chain ip cluster forward", "add rule ip cluster forward ip saddr 10.98.0.2 drop"]);
-    told(
-        &[control[0], control[1], "--canary", "canary.example:6443"],
-        0,
-        "canary.example:6443 (10.99.0.2:6443 stays silent)",
-    );
-    told(&[control[0], control[1], "--canary", "10.98.0.1:1"], 1, "10.98.0.1:1 answered by a reset");
-    // Where nothing at all can be reached nothing is proven.
-    nft(&[
-        "add chain ip cluster input { type filter hook input priority 0; }",
-        "add rule ip cluster input ip saddr 10.98.0.2 drop",
-    ]);
-    told(&control, 1, "as long as it cannot be reached nothing is proven");
+    assert_eq!(run(&pods, true, &[], &script).stdout, "200\nconnected\n");
 }
 
 #[test]
 fn whom_to_trust_is_installed_without_privilege_and_reaches_the_workload() {
     let world = World::new();
-    let pods = Pods::new(&world);
+    let pods = Pods::new(&world, operators_ca(&world).0);
     let volume = world.directory().join("tls");
     fs::create_dir(&volume).expect("mkdir");
     let trust = |certificate: &PathBuf| {
@@ -603,20 +359,20 @@ fn whom_to_trust_is_installed_without_privilege_and_reaches_the_workload() {
     for file in ["ca.pem", "bundle.pem"] {
         assert!(fs::read_to_string(volume.join(file)).expect(file).starts_with(pem.trim_end()), "{file}");
     }
-    let mut command = pods.process(false, &["--trust-dir", volume.to_str().expect("UTF-8")]);
+    let mut command = pods.process(POLICY, false, &["--trust-dir", volume.to_str().expect("UTF-8")]);
     command.args(["/bin/sh", "-c", "head -1 $SSL_CERT_FILE; echo $NODE_EXTRA_CA_CERTS; echo x >> $SSL_CERT_FILE"]);
     let outcome = finished(Daemon::spawn(command));
     assert!(outcome.stdout.starts_with("-----BEGIN CERTIFICATE-----"), "{outcome:?}");
     assert!(outcome.stdout.contains("tls/ca.pem") && outcome.stderr.contains("Permission denied"), "{outcome:?}");
     // Control: without the directory the workload is told nothing, and the operator is.
-    let outcome = pods.run(false, &["--trust-dir", "/nonexistent"], "echo \"[$SSL_CERT_FILE]\"");
+    let outcome = run(&pods, false, &["--trust-dir", "/nonexistent"], "echo \"[$SSL_CERT_FILE]\"");
     assert!(outcome.stdout.contains("[]") && outcome.stderr.contains("the role `trust` writes it"), "{outcome:?}");
 }
 
 #[test]
 fn a_workspace_is_seeded_once_and_whole() {
     let world = World::new();
-    let pods = Pods::new(&world);
+    let pods = Pods::new(&world, operators_ca(&world).0);
     let [image, volume] = ["image", "volume"].map(|name| world.directory().join(name));
     fs::create_dir_all(image.join("src")).expect("mkdir");
     fs::write(image.join("src/main.py"), "print()").expect("write");
@@ -646,6 +402,24 @@ fn a_workspace_is_seeded_once_and_whole() {
     assert!(seed().expect(0).stderr.contains("seeded already"));
     assert_eq!(fs::read_to_string(volume.join("src/main.py")).expect("the file"), "mine");
     assert!(!volume.join("later").exists());
+}
+
+#[test]
+fn an_idle_forwarder_is_as_small_as_a_sidecars() {
+    let world = World::new();
+    let pods = Pods::new(&world, operators_ca(&world).0);
+    let _network = pods.network(POLICY, true);
+    // One connection has gone through it: to an origin that is not there, or on behalf of nobody in particular.
+    for (keyed, answer) in [(true, "502"), (false, "403")] {
+        let mut command = pods.process(POLICY, keyed, &[]);
+        command.args(["/bin/sh", "-c", &format!("{CURL}; exec sleep 60")]);
+        let mut process = Daemon::spawn(command);
+        until(&lines(&mut process), answer);
+        let supervisor = child_of(&process);
+        eventually("the forwarder is small", || resident(supervisor) <= IDLE_PROCESS);
+        println!("idle, keyed {keyed}: {} KiB", resident(supervisor));
+        pods.kill(process);
+    }
 }
 
 #[test]

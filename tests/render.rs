@@ -20,7 +20,7 @@ const IN_FILES: [&str; 3] = ["combined", "sidecar", "cni-sidecar"];
 /// Topologies.
 const ALL: [&str; 4] = ["combined", "sidecar", "cni-sidecar", "proxy-pod"];
 
-fn run(arguments: &[&str]) -> Output {
+pub fn run(arguments: &[&str]) -> Output {
     Command::new(supervisor()).arg("render").args(arguments).output().expect("start")
 }
 
@@ -34,13 +34,13 @@ fn render(arguments: &[&str]) -> Output {
 }
 
 #[track_caller]
-fn printed(output: &Output) -> String {
+pub fn printed(output: &Output) -> String {
     assert!(output.status.success(), "{}", text(&output.stderr));
     text(&output.stdout)
 }
 
 /// A CA of the tests' own, by openssl, and an attestation key: flags that give them, in files of a directory.
-fn secrets(directory: &Path) -> Vec<String> {
+pub fn secrets(directory: &Path) -> Vec<String> {
     let [certificate, key, attestation] =
         ["ca.pem", "ca.key", "key"].map(|name| directory.join(name).display().to_string());
     let subject =

@@ -265,6 +265,16 @@ fn without_a_fence_there_is_no_workload() {
     finished(agent(&pod, "true")).expect(0);
 }
 
+/// What `process` may take when nothing happens, in KiB.
+pub const IDLE_PROCESS: u64 = 4 * 1024;
+
+/// Resident memory of a process, in KiB.
+pub fn resident(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
 #[test]
 fn idle_supervisors_are_small() {
     let world = World::new();
@@ -272,16 +282,11 @@ fn idle_supervisors_are_small() {
     let network = pod.network(POLICY);
     let process = agent(&pod, "sleep 60");
     eventually("the workload runs", || pod.running("^sleep 60") == 1);
-    let resident = |pid: i32| -> u64 {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
-        line.trim().trim_end_matches(" kB").parse().expect("a number")
-    };
     let (network, process) = (child_of(&network), child_of(&process));
     // Idle is what they are some seconds after the start.
     eventually("the supervisors are small", || {
         let (network, process) = (resident(network), resident(process));
         println!("idle: network {network} KiB, process {process} KiB");
-        network <= 10 * 1024 && process <= 4 * 1024
+        network <= 10 * 1024 && process <= IDLE_PROCESS
     });
 }

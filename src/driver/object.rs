@@ -36,25 +36,23 @@ impl Object {
     /// The pod specification in it, where there is one: a Pod's own, or its template's.
     #[must_use]
     pub fn pod_spec(&self) -> Option<&Value> {
-        let found = match self.kind() {
-            "Pod" => &self.0["spec"],
-            "Sandbox" => &self.0["spec"]["podTemplate"]["spec"],
-            "Deployment" => &self.0["spec"]["template"]["spec"],
-            _ => return None,
-        };
-        Some(found)
+        self.pod().map(|pod| &pod["spec"])
     }
 
     /// The metadata of the pod in it, where there is one.
     #[must_use]
     pub fn pod_metadata(&self) -> Option<&Value> {
-        let found = match self.kind() {
-            "Pod" => &self.0["metadata"],
-            "Sandbox" => &self.0["spec"]["podTemplate"]["metadata"],
-            "Deployment" => &self.0["spec"]["template"]["metadata"],
-            _ => return None,
-        };
-        Some(found)
+        self.pod().map(|pod| &pod["metadata"])
+    }
+
+    /// The pod in it: itself, or its template.
+    fn pod(&self) -> Option<&Value> {
+        match self.kind() {
+            "Pod" => Some(&self.0),
+            "Sandbox" => Some(&self.0["spec"]["podTemplate"]),
+            "Deployment" => Some(&self.0["spec"]["template"]),
+            _ => None,
+        }
     }
 
     /// The object as a YAML document.
@@ -64,10 +62,20 @@ impl Object {
     }
 }
 
+/// Bytes of an object in YAML, about: a pod is some times as large, and most others smaller.
+const DOCUMENT: usize = 4096;
+
 /// Objects as one file for `kubectl apply -f -`.
 #[must_use]
 pub fn to_yaml(objects: &[Object]) -> String {
-    objects.iter().map(Object::to_yaml).collect::<Vec<_>>().join("---\n")
+    let mut text = String::with_capacity(objects.len() * DOCUMENT);
+    for (index, object) in objects.iter().enumerate() {
+        if index > 0 {
+            text.push_str("---\n");
+        }
+        yaml::append(&mut text, &object.0);
+    }
+    text
 }
 
 /// Objects as one JSON document: a List.

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::config::LandlockNet;
 use super::container::{Container, Mount, Security};
 use super::names::{ADMIN, GPU, container, path, volume};
 use super::object::{Fields, strings};
 use super::plan::Plan;
 use crate::contract::{
-    CLIENT_TLS_DIRECTORY, IMAGE_POLICY_PATH, Ids, PROXY_TLS_DIRECTORY, SANDBOX_HOME, SIDECAR_DIRECTORY, env,
+    CLIENT_TLS_DIRECTORY, IMAGE_POLICY_PATH, Ids, PROXY_TLS_DIRECTORY, SANDBOX_HOME, SIDECAR_DIRECTORY,
+    SSH_SOCKET_NAME, env,
 };
 
 /// Where the workload writes what it forgets; policies grant it by default.
@@ -108,6 +110,7 @@ pub(super) fn agent(
         .environment(identity(plan))
         .environment(user_environment(plan))
         .environment([(env::MAIN_PROCESS_SPEC, main_process(plan))])
+        .environment(door(plan, writable_root))
         .mounts([
             Mount::read_only(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY),
             Mount::read_write(volume::WORKSPACE, SANDBOX_HOME),
@@ -138,6 +141,11 @@ pub(super) fn network(plan: &Plan<'_>, security: Security, flags: impl IntoItera
 /// Asks the role's admin listener: with nothing but the executable itself.
 pub(super) fn readiness(program: &str) -> Value {
     json!({"exec": {"command": [program, "health", ADMIN]}})
+}
+
+/// The flag by which Landlock keeps the workload's TCP, where it is to.
+pub(super) fn landlock_net_flag(asked: LandlockNet) -> Option<String> {
+    (asked == LandlockNet::Strict).then(|| "--landlock-net=strict".to_owned())
 }
 
 /// The policy's flag, for who reads one.
@@ -177,6 +185,16 @@ pub(super) fn identity(plan: &Plan<'_>) -> Vec<(&'static str, String)> {
         variables.push((env::LOG_LEVEL, plan.sandbox.log_level.clone()));
     }
     variables
+}
+
+/// Where people are let in by SSH. A variable, not a flag, so that what `exec` starts in the container finds the door too.
+fn door(plan: &Plan<'_>, writable_root: bool) -> Option<(&'static str, String)> {
+    let place = match plan.config.ssh_socket_path.as_str() {
+        "" => return None,
+        path if path.starts_with('/') && !writable_root => SSH_SOCKET_NAME,
+        place => place,
+    };
+    Some((env::SSH_SOCKET_PATH, place.to_owned()))
 }
 
 fn user_environment(plan: &Plan<'_>) -> Option<(&'static str, String)> {

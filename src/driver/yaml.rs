@@ -5,18 +5,21 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// A document, ending with a line feed.
-pub(super) fn write(value: &Value) -> String {
-    let mut out = String::new();
+/// Appends a document, which ends with a line feed.
+pub(super) fn append(out: &mut String, value: &Value) {
     match value {
-        Value::Object(_) | Value::Array(_) if !is_empty(value) => block(&mut out, value, 0),
+        Value::Object(_) | Value::Array(_) if !is_empty(value) => block(out, value, 0),
         scalar => {
-            inline(&mut out, scalar, 0);
+            inline(out, scalar, 0);
         }
     }
-    if !out.ends_with('\n') {
-        out.push('\n');
-    }
+    end_line(out);
+}
+
+/// A document by itself.
+pub(super) fn write(value: &Value) -> String {
+    let mut out = String::new();
+    append(&mut out, value);
     out
 }
 
@@ -25,7 +28,7 @@ fn block(out: &mut String, value: &Value, indent: usize) {
     let mut first = true;
     let mut start = |out: &mut String| {
         if !std::mem::take(&mut first) {
-            let _ = write!(out, "{:indent$}", "");
+            indentation(out, indent);
         }
     };
     match value {
@@ -38,7 +41,8 @@ fn block(out: &mut String, value: &Value, indent: usize) {
                     out.push(' ');
                     inline(out, value, indent);
                 } else if matches!(value, Value::Object(_) | Value::Array(_)) {
-                    let _ = write!(out, "\n{:1$}", "", indent + STEP);
+                    out.push('\n');
+                    indentation(out, indent + STEP);
                     block(out, value, indent + STEP);
                     continue;
                 } else {
@@ -67,6 +71,11 @@ fn block(out: &mut String, value: &Value, indent: usize) {
 /// Columns that a level is further in.
 const STEP: usize = 2;
 
+/// Without a formatter's work, which was a tenth of all of it.
+fn indentation(out: &mut String, columns: usize) {
+    out.extend(std::iter::repeat_n(' ', columns));
+}
+
 fn end_line(out: &mut String) {
     if !out.ends_with('\n') {
         out.push('\n');
@@ -87,7 +96,9 @@ fn inline(out: &mut String, value: &Value, indent: usize) {
                 if line.is_empty() {
                     out.push('\n');
                 } else {
-                    let _ = writeln!(out, "{:indent$}{line}", "");
+                    indentation(out, indent);
+                    out.push_str(line);
+                    out.push('\n');
                 }
             }
         }
@@ -116,9 +127,13 @@ fn scalar(out: &mut String, text: &str) {
         out.push_str(text);
         return;
     }
-    // JSON in a string stays readable so.
-    if text.contains(['"', '\\']) && text.chars().all(is_plain_letter) {
-        let _ = write!(out, "'{}'", text.replace('\'', "''"));
+    if text.chars().all(is_plain_letter) {
+        if text.contains(['"', '\\']) {
+            // JSON in a string stays readable so.
+            out.extend(["'", &text.replace('\'', "''"), "'"]);
+        } else {
+            out.extend(["\"", text, "\""]);
+        }
         return;
     }
     out.push('"');
@@ -144,9 +159,9 @@ fn is_plain(text: &str) -> bool {
     const WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "y", "n", "null"];
     let flag = text.strip_prefix("--").unwrap_or(text);
     flag.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '/')
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/_.@:+=-,".contains(&byte))
+        && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'_' | b'.' | b'@' | b':' | b'+' | b'=' | b'-' | b','))
         && !text.ends_with(':')
-        && !WORDS.contains(&text.to_ascii_lowercase().as_str())
+        && !WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 #[cfg(test)]

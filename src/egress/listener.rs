@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -36,11 +36,30 @@ pub(super) trait Server: Send + Sync + 'static {
     fn serve(self: Arc<Self>, stream: TcpStream, ends: Ends) -> impl Future<Output = ()> + Send;
 }
 
+/// Serves clients on `listeners`, and does `beside` meanwhile, until `shutdown` says true or its sender is gone; then accepts no
+/// more. Connections that are open end with the runtime.
+///
+/// # Errors
+/// A listener that the runtime cannot take over. Once serving, nothing ends it.
+pub(super) async fn serve<S: Server>(
+    server: &Arc<S>,
+    listeners: Vec<std::net::TcpListener>,
+    beside: impl Future<Output = ()> + Send + 'static,
+    mut shutdown: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let mut tasks = JoinSet::new();
+    accept_on(server, listeners, &mut tasks)?;
+    tasks.spawn(beside);
+    // An error means that whoever could ask for the end has ended.
+    let _ = shutdown.wait_for(|&ended| ended).await;
+    Ok(())
+}
+
 /// Accepts on `listeners` by tasks of `tasks`, within the bounds of one proxy.
 ///
 /// # Errors
 /// A listener that the runtime cannot take over.
-pub(super) fn accept_on<S: Server>(
+fn accept_on<S: Server>(
     server: &Arc<S>,
     listeners: Vec<std::net::TcpListener>,
     tasks: &mut JoinSet<()>,

@@ -131,14 +131,9 @@ impl Proxy {
     pub async fn serve(
         self: Arc<Self>,
         listeners: Vec<std::net::TcpListener>,
-        mut shutdown: watch::Receiver<bool>,
+        shutdown: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let mut tasks = tokio::task::JoinSet::new();
-        listener::accept_on(&self, listeners, &mut tasks)?;
-        tasks.spawn(listener::sweep(self.clone()));
-        // An error means that whoever could ask for the end has ended.
-        let _ = shutdown.wait_for(|&ended| ended).await;
-        Ok(())
+        listener::serve(&self, listeners, listener::sweep(self.clone()), shutdown).await
     }
 
     /// Resolves and judges an allowed destination, then dials it, or asks the upstream proxy for a tunnel to it.

@@ -243,24 +243,9 @@ fn state(
     proxy: SocketAddr,
     events: &Events,
 ) -> State {
-    let trust = Trust::extend(gathered, termination.authority.certificate_pem(), &sandbox.corporate);
-    for note in &trust.notes {
-        events.find(Severity::Informational, "trust-note", note.clone());
-    }
-    let directory = match trust.write(&sandbox.shared) {
-        Ok(()) => Some(sandbox.shared.clone()),
-        Err(error) => {
-            events.find(
-                Severity::Medium,
-                "no-trust",
-                format!(
-                    "the workload cannot be shown the sandbox's CA, so that inspected destinations will not be trusted: \
-                     {error}; network-init makes the directory and gives it to this user"
-                ),
-            );
-            None
-        }
-    };
+    let trusted = Trust::extend(gathered, termination.authority.certificate_pem(), &sandbox.corporate);
+    let remedy = "network-init makes the directory and gives it to this user";
+    let directory = proxy::show_whom_to_trust(&trusted, &sandbox.shared, remedy, events);
     State {
         version: control::VERSION,
         policy: of_the_workload(store),

@@ -91,24 +91,11 @@ fn orders(
     grants.connect = (platform.landlock_net == LandlockNet::Strict).then_some(PROXY_PORT);
     let image = Image::read(|name| std::env::var_os(name), roots::system_bundle());
     let trusted = Trust::extend(image, termination.authority.certificate_pem(), &options.tls.upstream_ca);
-    for note in &trusted.notes {
-        events.find(Severity::Informational, "trust-note", note.clone());
-    }
-    let directory = match trusted.write(&platform.trust_dir) {
-        Ok(()) => Some(platform.trust_dir.clone()),
-        Err(error) => {
-            events.find(
-                Severity::Medium,
-                "no-trust",
-                format!(
-                    "the workload cannot be shown the sandbox's CA, so that inspected destinations will not be trusted: {error}; \
-                     mount a volume that this user may write at {}, or name one by --trust-dir",
-                    platform.trust_dir.display()
-                ),
-            );
-            None
-        }
-    };
+    let remedy = format!(
+        "mount a volume that this user may write at {}, or name one by --trust-dir",
+        platform.trust_dir.display()
+    );
+    let directory = proxy::show_whom_to_trust(&trusted, &platform.trust_dir, &remedy, events);
     let surroundings = Surroundings {
         isolation: None,
         proxy: PROXY_URL.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -22,6 +22,7 @@ use crate::egress::{Credentials, ParentSettings, Proxy, ProxyUrl, Resolver, Sett
 use crate::event::{Events, Severity};
 use crate::policy::{OnInvalid, Policy, PolicySource, Sources, Store};
 use crate::sys::netlink::{Protocol, Socket};
+use crate::workload::trust::Trust;
 
 /// Where names are looked up, the supervisor's own view of them (hosts(5), resolv.conf(5)).
 const HOSTS: &str = "/etc/hosts";
@@ -47,6 +48,28 @@ pub fn harden(events: &Events) {
             "dumpable",
             format!("the supervisor can be dumped or traced by its user: {error}"),
         );
+    }
+}
+
+/// Writes whom the workload is to trust into `directory`, which is returned if that can be; if not, that is told with what
+/// remedies it, and the workload trusts whom it would anyway.
+pub fn show_whom_to_trust(trust: &Trust, directory: &Path, remedy: &str, events: &Events) -> Option<PathBuf> {
+    for note in &trust.notes {
+        events.find(Severity::Informational, "trust-note", note.clone());
+    }
+    match trust.write(directory) {
+        Ok(()) => Some(directory.to_owned()),
+        Err(error) => {
+            events.find(
+                Severity::Medium,
+                "no-trust",
+                format!(
+                    "the workload cannot be shown the sandbox's CA, so that inspected destinations will not be trusted: {error}; \
+                     {remedy}"
+                ),
+            );
+            None
+        }
     }
 }
 

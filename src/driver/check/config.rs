@@ -9,6 +9,9 @@ use crate::driver::shape::{self, LABEL_LENGTH};
 /// Letters that every managed namespace leaves for the workspace's name.
 const WORKSPACE_ROOM: usize = 19;
 
+/// Longest address of a Unix socket (`sun_path`, unix(7)), with the byte that ends it.
+const SOCKET_ADDRESS: usize = 107;
+
 /// Checks all that needs no sandbox.
 pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
     let named = |path: &str, name: &str| {
@@ -36,6 +39,7 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
         );
     }
     spiffe(&config.provider_spiffe_workload_api_socket_path, problems);
+    door(&config.ssh_socket_path, problems);
     if let Some(url) = &config.grpc_endpoint {
         endpoint(url, problems);
     }
@@ -88,6 +92,17 @@ fn spiffe(path: &str, problems: &Problems) {
             "an absolute path without spaces, in a directory of its own",
             "give it as /spiffe-workload-api/spire-agent.sock",
         );
+    }
+}
+
+/// As the role takes it: a path, or a name in the abstract space.
+fn door(place: &str, problems: &Problems) {
+    let named = place.strip_prefix('@').is_some_and(|name| !name.is_empty());
+    let sound = (named || shape::is_plain_path(place)) && place.len() <= SOCKET_ADDRESS;
+    // The kubelet would expand what begins with a dollar.
+    if !place.is_empty() && !(sound && place.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$')) {
+        let expected = format!("an absolute path or @NAME, of at most {SOCKET_ADDRESS} letters without spaces and $");
+        problems.with("ssh_socket_path", place, expected, "give one, or an empty string to let nobody in");
     }
 }
 

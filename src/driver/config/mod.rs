@@ -108,6 +108,16 @@ pub enum Affinity {
     Required,
 }
 
+/// Whether Landlock, too, keeps the workload's TCP to the proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LandlockNet {
+    /// It does not: the NetworkPolicy alone does.
+    #[default]
+    Off,
+    /// The workload connects to the proxy's port and to no other, its own servers' included. Takes Linux 6.7.
+    Strict,
+}
+
 /// Pods that a NetworkPolicy lets the agent reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
@@ -141,6 +151,8 @@ pub struct ProxyPodConfig {
     /// What serves and is no peer, HOST:PORT each: before the workload starts it is seen that the policy cuts it off, besides the
     /// API server.
     pub canaries: Vec<String>,
+    /// Whether Landlock keeps the workload's TCP as well.
+    pub landlock_net: LandlockNet,
 }
 
 /// Addresses that a NetworkPolicy lets a pod reach.
@@ -169,6 +181,8 @@ pub struct PlatformNetworkConfig {
     /// What serves and the policy allows, HOST:PORT each, by which that is told from a network that is down. The corporate
     /// proxy and the gateway are such by themselves.
     pub controls: Vec<String>,
+    /// Whether Landlock keeps the workload's TCP as well.
+    pub landlock_net: LandlockNet,
 }
 
 /// Settings for OpenShift.
@@ -245,7 +259,8 @@ pub struct DriverConfig {
     pub upstream_proxy: UpstreamProxyConfig,
     /// URL of the gateway; without one nothing of a gateway's is rendered.
     pub grpc_endpoint: Option<String>,
-    /// Where the combined sandbox serves SSH.
+    /// Where people are let in by SSH: a path, or `@NAME` for an abstract socket; empty: nowhere. Containers with a read-only
+    /// root have no place for a file, and [`SSH_SOCKET_NAME`](crate::contract::SSH_SOCKET_NAME) instead of any path.
     pub ssh_socket_path: String,
     /// Secret with the client's TLS material for the gateway; empty: none.
     pub client_tls_secret_name: String,
@@ -300,6 +315,7 @@ impl Default for DriverConfig {
                 dns_peers: dns_peers(),
                 gateway_peers: Vec::new(),
                 canaries: Vec::new(),
+                landlock_net: LandlockNet::Off,
             },
             platform_network: PlatformNetworkConfig {
                 dns_peers: dns_peers(),
@@ -307,6 +323,7 @@ impl Default for DriverConfig {
                 egress: Vec::new(),
                 canaries: Vec::new(),
                 controls: Vec::new(),
+                landlock_net: LandlockNet::Off,
             },
             openshift: OpenShiftConfig::default(),
             upstream_proxy: UpstreamProxyConfig::default(),

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::{
-    Affinity, AppArmor, DriverConfig, EgressRange, GREATEST_ID, LEAST_PROXY_ID, ManagedSshIngress, NetworkEnforcement,
-    OpenShiftConfig, Peer, PlatformNetworkConfig, ProxyPodConfig, SidecarConfig, Sideload, TOKEN_TTL, Topology,
-    UpstreamProxyConfig, WorkspaceMode,
+    Affinity, AppArmor, DriverConfig, EgressRange, GREATEST_ID, LEAST_PROXY_ID, LandlockNet, ManagedSshIngress,
+    NetworkEnforcement, OpenShiftConfig, Peer, PlatformNetworkConfig, ProxyPodConfig, SidecarConfig, Sideload,
+    TOKEN_TTL, Topology, UpstreamProxyConfig, WorkspaceMode,
 };
 use crate::driver::check;
 use crate::driver::problem::{Document, Errors, Problems};
@@ -14,6 +14,9 @@ use crate::driver::read::Table;
 /// Who fences a combined sandbox, by name.
 const ENFORCEMENTS: [(&str, NetworkEnforcement); 2] =
     [("namespace", NetworkEnforcement::Namespace), ("platform", NetworkEnforcement::Platform)];
+
+/// Whether Landlock keeps the workload's TCP, by name.
+const LANDLOCK_NET: [(&str, LandlockNet); 2] = [("off", LandlockNet::Off), ("strict", LandlockNet::Strict)];
 
 /// Where the table is in a gateway's configuration.
 const TABLE: [&str; 3] = ["openshell", "drivers", "kubernetes"];
@@ -146,6 +149,7 @@ fn proxy_pod(mut table: Table<'_>, defaults: ProxyPodConfig) -> ProxyPodConfig {
         dns_peers: peers(&mut table, "dns_peers").unwrap_or(defaults.dns_peers),
         gateway_peers: peers(&mut table, "gateway_peers").unwrap_or(defaults.gateway_peers),
         canaries: table.strings("canaries").unwrap_or(defaults.canaries),
+        landlock_net: table.choice("landlock_net", &LANDLOCK_NET).unwrap_or_default(),
     };
     table.finish();
     proxy_pod
@@ -158,6 +162,7 @@ fn platform_network(mut table: Table<'_>, defaults: PlatformNetworkConfig) -> Pl
         egress: table.tables("egress").unwrap_or_default().into_iter().map(egress_range).collect(),
         canaries: table.strings("canaries").unwrap_or_default(),
         controls: table.strings("controls").unwrap_or_default(),
+        landlock_net: table.choice("landlock_net", &LANDLOCK_NET).unwrap_or_default(),
     };
     table.finish();
     platform

@@ -323,6 +323,37 @@ fn the_policy_is_seen_to_hold_once_the_proxy_is_there() {
 }
 
 #[test]
+fn the_door_is_a_file_where_one_can_be_written_and_a_name_elsewhere_and_none_where_none_is_wanted() {
+    let door = |topology, settings: &str| {
+        let objects = of(topology, &format!("{settings}{LOCAL}"), SANDBOX, None);
+        variable(container(agent_spec(&objects), "agent"), "OPENSHELL_SSH_SOCKET_PATH").map(str::to_owned)
+    };
+    for (name, topology) in Topology::ALL {
+        let own = if topology == Topology::Combined { "/run/openshell/ssh.sock" } else { "@openshell-sidecar-ssh" };
+        assert_eq!(door(topology, "").as_deref(), Some(own), "{name}");
+        assert_eq!(door(topology, "ssh_socket_path = \"@door\"\n").as_deref(), Some("@door"), "{name}");
+        assert_eq!(door(topology, "ssh_socket_path = \"\"\n"), None, "{name}");
+    }
+    assert_eq!(door(Topology::Combined, super::PLATFORM).as_deref(), Some("@openshell-sidecar-ssh"));
+    // Nobody else opens one.
+    let objects = of(Topology::Sidecar, LOCAL, SANDBOX, None);
+    assert_eq!(crate::driver::to_yaml(&objects).matches("OPENSHELL_SSH_SOCKET_PATH").count(), 1);
+}
+
+#[test]
+fn landlock_keeps_the_workloads_tcp_where_it_is_asked_to() {
+    let flag = "--landlock-net=strict";
+    let agent = |topology, settings: &str| {
+        let objects = of(topology, &format!("{LOCAL}{settings}"), SANDBOX, None);
+        command(container(agent_spec(&objects), "agent")).contains(&flag)
+    };
+    let (pod, platform) = ("proxy_pod.landlock_net = \"strict\"\n", "platform_network.landlock_net = \"strict\"\n");
+    assert!(agent(Topology::ProxyPod, pod) && !agent(Topology::ProxyPod, ""));
+    assert!(agent(Topology::Combined, &format!("{}{platform}", super::PLATFORM)));
+    assert!(!agent(Topology::Combined, super::PLATFORM));
+}
+
+#[test]
 fn names_of_companions_are_labels_and_differ_where_ids_do() {
     let name = |id: &str| companion(names::companion::SUPERVISOR, id);
     assert_eq!(name(ID), "os-sup-6f1c2a34-9b7e-4d0a-8c55-0e6f7a8b9c0d-cc13ddc1");

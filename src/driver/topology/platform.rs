@@ -44,6 +44,7 @@ fn pod(plan: &Plan<'_>) -> Pod {
     let mut flags = role::policy_flag(plan);
     flags.extend(role::upstream_flags(plan));
     flags.extend(["--fence=elsewhere".to_owned(), format!("--admin-bind={ADMIN}")]);
+    flags.extend(role::landlock_net_flag(plan.config.platform_network.landlock_net));
     let agent = role::agent(plan, Security::none(plan.runs_as()), "network,process", flags)
         .mounts([Mount::read_write(names_of::CA_TRUST, TRUST_DIRECTORY)])
         .mounts(role::policy_mount(plan));

@@ -58,6 +58,7 @@ fn agent_pod(plan: &Plan<'_>) -> Pod {
     let mut flags = vec!["--remote-proxy".into()];
     flags.extend(role::policy_flag(plan));
     flags.push("--fence=elsewhere".into());
+    flags.extend(role::landlock_net_flag(plan.config.proxy_pod.landlock_net));
     flags.extend(key_flag(plan));
     let agent = role::agent(plan, Security::none(plan.workload), "process", flags)
         .environment([(env::PROXY_URL, format!("http://{proxy}"))])

@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::route::Route;
@@ -97,20 +96,15 @@ impl Remote {
     pub async fn serve(
         self: Arc<Self>,
         listeners: Vec<std::net::TcpListener>,
-        mut shutdown: watch::Receiver<bool>,
+        shutdown: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let mut tasks = JoinSet::new();
-        listener::accept_on(&self, listeners, &mut tasks)?;
-        if self.attesting.is_some() {
-            let remote = self.clone();
-            tasks.spawn(async move {
-                if let Some(attesting) = &remote.attesting {
-                    attesting.sessions.keep(&remote.route).await;
-                }
-            });
-        }
-        let _ = shutdown.wait_for(|&ended| ended).await;
-        Ok(())
+        let remote = self.clone();
+        let keeping = async move {
+            if let Some(attesting) = &remote.attesting {
+                attesting.sessions.keep(&remote.route).await;
+            }
+        };
+        listener::serve(&self, listeners, keeping, shutdown).await
     }
 
     /// Passes a connection on as it is.
@@ -143,7 +137,8 @@ impl Remote {
             Ok((ahead, state(attesting, &client, peer, local).await))
         };
         let dialled = async { self.route.dial().await.map_err(Some) };
-        let ((mut ahead, statement), upstream) = match tokio::try_join!(stated, dialled) {
+        // Dialled first: the proxy's node answers while the owner is looked for, which takes this thread.
+        let (upstream, (mut ahead, statement)) = match tokio::try_join!(biased; dialled, stated) {
             Ok(both) => both,
             Err(None) => return,
             Err(Some(why)) => return self.unavailable(&client, why).await,

@@ -1,9 +1,11 @@
 //! The way to the proxy's pod, which may be gone and come back at another address at any time.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use crate::egress::{Resolver, dial, limits};
@@ -37,8 +39,15 @@ impl Route {
     pub(super) async fn dial(&self) -> Result<TcpStream, String> {
         let last = *self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(last) = last {
-            let connecting = TcpStream::connect(SocketAddr::new(last, self.port));
-            if let Ok(Ok(stream)) = timeout(limits::REMOTE_STALE_TIME, connecting).await {
+            let mut connecting = pin!(TcpStream::connect(SocketAddr::new(last, self.port)));
+            // On one node the handshake is over when connect(2) returns: one look at the events, before a timer is set, which
+            // would wake the thread only to wait for a shorter time.
+            let connected = tokio::select! {
+                biased;
+                connected = &mut connecting => Ok(connected),
+                () = yield_now() => timeout(limits::REMOTE_STALE_TIME, connecting).await,
+            };
+            if let Ok(Ok(stream)) = connected {
                 // Fails only on a socket that is already gone, which the first read will say.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);

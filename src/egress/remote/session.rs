@@ -35,6 +35,10 @@ impl Sessions {
     /// # Errors
     /// Why there is none.
     pub(super) async fn current(&self) -> Result<Arc<Session>, String> {
+        // As nearly always: without a place among those who wait, and without a timer.
+        if let Some(session) = &*self.current.borrow() {
+            return Ok(session.clone());
+        }
         let mut sessions = self.current.subscribe();
         let waited = timeout(limits::SESSION_TIME, sessions.wait_for(Option::is_some)).await;
         match waited {

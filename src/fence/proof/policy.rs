@@ -146,6 +146,11 @@ impl Outcome {
         matches!(self, Self::Prohibited(_) | Self::Silent)
     }
 
+    /// Whether the pod's own network leads nowhere near: no route, no such family, no address of its own in it.
+    fn has_no_way(&self) -> bool {
+        matches!(self, Self::Failed(Errno::ENETUNREACH | Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL))
+    }
+
     fn remedy(&self) -> &'static str {
         match self {
             Self::Accepted => "does the cluster's network plugin enforce NetworkPolicies, and is this pod's there?",
@@ -203,18 +208,22 @@ fn once(plan: &Plan<'_>) -> Result<PolicyProof, PolicyDoubt> {
     }
     let mut waiting = Vec::new();
     for place in plan.canaries {
-        for address in addresses(plan, place)? {
-            waiting.push((place, address, Attempt::begin(address)));
-        }
+        let attempts = addresses(plan, place)?.into_iter().map(|address| (address, Attempt::begin(address)));
+        waiting.push((place, attempts.collect::<Vec<_>>()));
     }
     let deadline = Instant::now() + SILENCE;
     let mut cut_off = Vec::new();
-    for (place, address, attempt) in waiting {
-        let outcome = attempt.until(deadline);
-        if !outcome.is_cut_off() {
-            return Err(PolicyDoubt::NotCutOff { place: place.clone(), address, outcome });
+    for (place, attempts) in waiting {
+        let outcomes: Vec<_> =
+            attempts.into_iter().map(|(address, attempt)| (address, attempt.until(deadline))).collect();
+        // A name's addresses of a family that the pod has no way out by say nothing either way; one of them has to.
+        let proves = outcomes.iter().any(|(_, outcome)| outcome.is_cut_off());
+        for (address, outcome) in outcomes {
+            if !(outcome.is_cut_off() || proves && outcome.has_no_way()) {
+                return Err(PolicyDoubt::NotCutOff { place: place.clone(), address, outcome });
+            }
+            cut_off.push(format!("{place} ({address} {outcome})"));
         }
-        cut_off.push(format!("{place} ({address} {outcome})"));
     }
     // The network may have gone away meanwhile, and with it the canaries.
     for place in plan.controls {

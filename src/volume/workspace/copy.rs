@@ -25,6 +25,18 @@ const USER_ATTRIBUTES: &[u8] = b"user.";
 /// A new file is ours alone until it is whole.
 const UNFINISHED: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 
+/// One thing of a directory.
+#[derive(Clone, Copy)]
+struct Entry<'a> {
+    /// The directory that it is in.
+    from: &'a OwnedFd,
+    /// The one that it is to be in.
+    to: &'a OwnedFd,
+    name: &'a OsStr,
+    /// Its path from the top of either.
+    path: &'a Path,
+}
+
 impl Copier<'_> {
     fn failed(&self, step: &'static str, relative: &Path) -> impl Fn(Errno) -> WorkspaceError + use<> {
         let path = self.destination.join(relative);
@@ -47,19 +59,15 @@ impl Copier<'_> {
                 continue;
             }
             let path = relative.join(&name);
+            let entry = Entry { from, to, name: &name, path: &path };
             // It may be gone by now, or be somebody's whom we may not look at.
-            let of = match fstatat(from, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-                Ok(of) => of,
-                Err(error) => {
-                    self.leave_out(&path, &format!("{error}"));
-                    continue;
-                }
-            };
+            let looked = fstatat(from, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+            let Some(of) = self.read(&path, looked) else { continue };
             match SFlag::from_bits_truncate(of.st_mode) & SFlag::S_IFMT {
                 SFlag::S_IFDIR if identity(&of) == self.volume => self.leave_out(&path, "it is the volume itself"),
-                SFlag::S_IFDIR => self.subdirectory(from, to, &name, &path, depth)?,
-                SFlag::S_IFREG => self.file(from, to, &name, &path, &of)?,
-                SFlag::S_IFLNK => self.symbolic_link(from, to, &name, &path, &of)?,
+                SFlag::S_IFDIR => self.subdirectory(&entry, depth)?,
+                SFlag::S_IFREG => self.file(&entry, &of)?,
+                SFlag::S_IFLNK => self.symbolic_link(&entry, &of)?,
                 SFlag::S_IFIFO => self.leave_out(&path, "it is a named pipe"),
                 SFlag::S_IFSOCK => self.leave_out(&path, "it is a socket"),
                 _ => self.leave_out(&path, "it is a device"),
@@ -77,28 +85,25 @@ impl Copier<'_> {
         self.seeded.note(format!("{} stays as it is: {what}", self.destination.join(path).display()));
     }
 
-    fn subdirectory(
-        &mut self,
-        from: &OwnedFd,
-        to: &OwnedFd,
-        name: &OsStr,
-        path: &Path,
-        depth: usize,
-    ) -> Result<(), WorkspaceError> {
+    /// What a call on the source has returned; an error leaves the entry out.
+    fn read<T>(&mut self, path: &Path, outcome: nix::Result<T>) -> Option<T> {
+        outcome.map_err(|error| self.leave_out(path, &format!("{error}"))).ok()
+    }
+
+    /// What somebody has closed to us is left as they want it.
+    fn keep_closed(&mut self, path: &Path) {
+        self.keep(path, "the directory that it would lie in is not to be written");
+    }
+
+    fn subdirectory(&mut self, entry: &Entry<'_>, depth: usize) -> Result<(), WorkspaceError> {
+        let Entry { from, to, name, path } = *entry;
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let below = match openat(from, name, flags, Mode::empty()) {
-            Ok(below) => below,
-            Err(error) => {
-                self.leave_out(path, &format!("{error}"));
-                return Ok(());
-            }
-        };
+        let Some(below) = self.read(path, openat(from, name, flags, Mode::empty())) else { return Ok(()) };
         let made = match mkdirat(to, name, Mode::S_IRWXU) {
             Ok(()) => true,
             Err(Errno::EEXIST) => false,
-            // What somebody has closed to us is left as they want it.
             Err(Errno::EACCES) if !self.ours && depth > 0 => {
-                self.keep(path, "the directory that it would lie in is not to be written");
+                self.keep_closed(path);
                 return Ok(());
             }
             Err(error) => return Err(self.failed("make the directory", path)(error)),
@@ -140,21 +145,9 @@ impl Copier<'_> {
         }
     }
 
-    fn symbolic_link(
-        &mut self,
-        from: &OwnedFd,
-        to: &OwnedFd,
-        name: &OsStr,
-        path: &Path,
-        of: &FileStat,
-    ) -> Result<(), WorkspaceError> {
-        let target = match readlinkat(from, name) {
-            Ok(target) => target,
-            Err(error) => {
-                self.leave_out(path, &format!("{error}"));
-                return Ok(());
-            }
-        };
+    fn symbolic_link(&mut self, entry: &Entry<'_>, of: &FileStat) -> Result<(), WorkspaceError> {
+        let Entry { from, to, name, path } = *entry;
+        let Some(target) = self.read(path, readlinkat(from, name)) else { return Ok(()) };
         match symlinkat(target.as_os_str(), to, name) {
             Ok(()) => self.seeded.others += 1,
             Err(Errno::EEXIST) => {
@@ -162,7 +155,7 @@ impl Copier<'_> {
                 return Ok(());
             }
             Err(Errno::EACCES) if !self.ours => {
-                self.keep(path, "the directory that it would lie in is not to be written");
+                self.keep_closed(path);
                 return Ok(());
             }
             Err(error) => return Err(self.failed("make the link", path)(error)),
@@ -173,14 +166,8 @@ impl Copier<'_> {
         Ok(())
     }
 
-    fn file(
-        &mut self,
-        from: &OwnedFd,
-        to: &OwnedFd,
-        name: &OsStr,
-        path: &Path,
-        of: &FileStat,
-    ) -> Result<(), WorkspaceError> {
+    fn file(&mut self, entry: &Entry<'_>, of: &FileStat) -> Result<(), WorkspaceError> {
+        let Entry { from, to, name, path } = *entry;
         let several = (of.st_nlink > 1).then(|| identity(of));
         if fstatat(to, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok() {
             self.seeded.kept += 1;
@@ -197,13 +184,8 @@ impl Copier<'_> {
             return Ok(());
         }
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let mut source = match openat(from, name, flags, Mode::empty()) {
-            Ok(source) => File::from(source),
-            Err(error) => {
-                self.leave_out(path, &format!("{error}"));
-                return Ok(());
-            }
-        };
+        let Some(source) = self.read(path, openat(from, name, flags, Mode::empty())) else { return Ok(()) };
+        let mut source = File::from(source);
         self.serial += 1;
         let unfinished = OsString::from(format!("{}", self.serial));
         let failed = self.failed("write", path);
@@ -213,7 +195,7 @@ impl Copier<'_> {
         let (source, copy) = (OwnedFd::from(source), OwnedFd::from(copy));
         self.attributes(&source, &copy, of, 0, path);
         drop((source, copy));
-        if self.publish(&unfinished, to, name, path)? {
+        if self.publish(&unfinished, entry)? {
             self.seeded.files += 1;
             self.seeded.bytes += bytes;
             if let Some(several) = several {
@@ -240,7 +222,8 @@ impl Copier<'_> {
     }
 
     /// Puts a whole file in its place, which nobody has taken meanwhile, and says whether it is there now.
-    fn publish(&mut self, unfinished: &OsStr, to: &OwnedFd, name: &OsStr, path: &Path) -> Result<bool, WorkspaceError> {
+    fn publish(&mut self, unfinished: &OsStr, entry: &Entry<'_>) -> Result<bool, WorkspaceError> {
+        let Entry { to, name, path, .. } = *entry;
         let placed = match linkat(self.staging, unfinished, to, name, AtFlags::empty()) {
             Ok(()) => true,
             Err(Errno::EEXIST) => {
@@ -253,7 +236,7 @@ impl Copier<'_> {
                 return Ok(true);
             }
             Err(Errno::EACCES) if !self.ours => {
-                self.keep(path, "the directory that it would lie in is not to be written");
+                self.keep_closed(path);
                 false
             }
             Err(error) => return Err(self.failed("put in its place", path)(error)),

@@ -35,6 +35,19 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
         ("sidecar.proxy_gid", "[sidecar]\nproxy_gid = 0".into(), "[sidecar]\nproxy_gid = 1001".into()),
         ("proxy_pod.proxy_uid", "[proxy_pod]\nproxy_uid = -1".into(), "[proxy_pod]\nproxy_uid = 1001".into()),
         ("proxy_pod.affinity", "[proxy_pod]\naffinity = \"yes\"".into(), "[proxy_pod]\naffinity = \"required\"".into()),
+        ("ssh_socket_path", "ssh_socket_path = \"door\"".into(), "ssh_socket_path = \"@door\"".into()),
+        ("ssh_socket_path", "ssh_socket_path = \"/a b\"".into(), "ssh_socket_path = \"\"".into()),
+        ("ssh_socket_path", format!("ssh_socket_path = \"@{long}{long}\""), format!("ssh_socket_path = \"@{long}\"")),
+        (
+            "proxy_pod.landlock_net",
+            "[proxy_pod]\nlandlock_net = true".into(),
+            "[proxy_pod]\nlandlock_net = \"strict\"".into(),
+        ),
+        (
+            "platform_network.landlock_net",
+            "platform_network.landlock_net = \"on\"".into(),
+            "platform_network.landlock_net = \"off\"".into(),
+        ),
         ("proxy_pod.dns_peers", "[proxy_pod]\ndns_peers = []".into(), "[proxy_pod]\ndns_peers = [{}]".into()),
         (
             "proxy_pod.canaries[1]",
