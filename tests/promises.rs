@@ -15,6 +15,7 @@ mod pod;
 mod podman;
 
 mod access;
+mod attach;
 mod bounds;
 mod cli;
 mod cni;
