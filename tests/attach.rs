@@ -516,7 +516,7 @@ fn in_a_sidecar_pod_the_network_supervisor_may_come_in_and_the_workload_may_not(
     let mut companion = Command::new("chown");
     companion.arg(format!("{id}:{SANDBOX}")).arg(pod.socket().parent().expect("a directory"));
     assert!(companion.status().expect("chown").success());
-    let mut companion = pod.container(PROXY_GROUP, SANDBOX, "-all", "python3");
+    let mut companion = pod.container(PROXY_GROUP, SANDBOX, "-all", "/usr/bin/python3");
     companion.arg(script).arg(pod.socket()).arg(&door).stdout(Stdio::piped());
     let mut companion = Daemon::spawn(companion);
     let knocked = gathered(companion.child().stdout.take().expect("a pipe"));
@@ -538,8 +538,8 @@ fn in_a_sidecar_pod_the_network_supervisor_may_come_in_and_the_workload_may_not(
     let said = so_far(&said);
     assert!(said.contains("not permitted") || said.contains("not let in"), "{said}");
     // The control: the workload's user, from a container's entrypoint.
-    let mut outside = pod.container(SANDBOX, SANDBOX, "-all", "python3");
+    let mut outside = pod.container(SANDBOX, SANDBOX, "-all", "/usr/bin/python3");
     let outside = outside.args(["-c", &KNOCK.replace("import time; time.sleep(30)", ""), &door]).output();
-    let outside = outside.expect("python3");
+    let outside = outside.expect("/usr/bin/python3");
     assert!(text(&outside.stdout).contains("workload: SSH-2.0-"), "{outside:?}");
 }
