@@ -108,7 +108,7 @@ async fn attach(view: &View<'_>, console: &Arc<Console>, terminal: Option<&Shape
         }
     };
     if let (Some(pen), Some(shape)) = (&pen, terminal) {
-        pen.set_size(shape);
+        pen.show_to(shape);
     }
     let watch = async {
         let shown = view.show(console.read(true)).await;

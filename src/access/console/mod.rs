@@ -267,6 +267,13 @@ impl Pen {
         }
     }
 
+    /// Gives the workload's terminal, if it has one, the size of somebody's who has just come. It changes in any case, so
+    /// that a program which fills the screen draws it anew: what is kept may begin in the midst of one.
+    pub fn show_to(&self, shape: &Shape) {
+        self.0.set_size(&Shape { rows: shape.rows.saturating_sub(1), ..shape.clone() });
+        self.0.set_size(shape);
+    }
+
     /// Gives the workload's terminal, if it has one, this size.
     pub fn set_size(&self, shape: &Shape) {
         self.0.set_size(shape);
