@@ -24,6 +24,7 @@ mod access_attacks;
 mod access_clients;
 mod access_pods;
 mod admission;
+mod attach;
 mod bounds;
 mod cli;
 mod cni;

@@ -43,10 +43,17 @@ impl Descriptor {
     /// What write(2) answered.
     pub async fn write(&self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
-            let written = self.0.async_io(Interest::WRITABLE, |fd| Ok(nix::unistd::write(fd, data)?)).await?;
-            data = &data[written..];
+            data = &data[self.write_some(data).await?..];
         }
         Ok(())
+    }
+
+    /// Writes some of it, and says how much. May be cancelled; nothing is lost.
+    ///
+    /// # Errors
+    /// What write(2) answered.
+    pub async fn write_some(&self, data: &[u8]) -> io::Result<usize> {
+        self.0.async_io(Interest::WRITABLE, |fd| Ok(nix::unistd::write(fd, data)?)).await
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::knock::{self, Stranger, Visitor};
 use super::place::{Place, PlaceError};
+use crate::sys::process::Held;
 
 /// Connections at a time. Each may cost [`super::ssh::connection::CHANNELS_LIMIT`] windows in the worst case, and comes
 /// from somebody who may do as they like here anyway.
@@ -30,6 +31,7 @@ pub struct Door {
     place: Place,
     listener: UnixListener,
     places: Arc<Semaphore>,
+    companion: Option<Held>,
     told: HashMap<&'static str, (Option<Instant>, u64)>,
 }
 
@@ -56,11 +58,11 @@ pub struct Refusal {
 }
 
 impl Door {
-    /// Opens it.
+    /// Opens it. `companion` may come in whatever user it is.
     ///
     /// # Errors
     /// [`PlaceError`].
-    pub fn open(place: &Place) -> Result<Self, PlaceError> {
+    pub fn open(place: &Place, companion: Option<Held>) -> Result<Self, PlaceError> {
         let listener = place.listen()?;
         let listener = UnixListener::from_std(listener).map_err(|source| PlaceError::Call {
             place: place.clone(),
@@ -68,7 +70,7 @@ impl Door {
             source,
         })?;
         let places = Arc::new(Semaphore::new(CONNECTIONS_LIMIT));
-        Ok(Self { place: place.clone(), listener, places, told: HashMap::new() })
+        Ok(Self { place: place.clone(), listener, places, companion, told: HashMap::new() })
     }
 
     /// Waits for the next who may come in. Nothing that goes wrong with one ends the waiting for others; `refused` hears of
@@ -81,7 +83,7 @@ impl Door {
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
-                Ok((stream, _)) => match knock::who(&stream) {
+                Ok((stream, _)) => match knock::who(&stream, self.companion.as_ref()) {
                     Ok(visitor) => match self.places.clone().try_acquire_owned() {
                         Ok(place) => return Admitted { stream, visitor, place },
                         Err(_) => {

@@ -4,18 +4,19 @@
 //! tree of processes: everything that it starts has the supervisor among its ancestors, orphans too, for those fall to the
 //! sandbox's init, and should that die to the supervisor, which is a subreaper (`PR_SET_CHILD_SUBREAPER`, prctl(2)). What a
 //! container runtime puts into the container (`kubectl exec`), and what runs outside, has not.
+//!
+//! In a sidecar pod the `network` supervisor may come in as well, for the gateway that it speaks to. It has another user, and
+//! is known by its process, which the control channel has bound.
 
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
-use nix::unistd::{Pid, Uid, geteuid, getpid};
+use nix::unistd::{Uid, geteuid, getpid};
 use tokio::net::UnixStream;
 
-use crate::sys::process;
+use crate::sys::process::Held;
 
 /// Longest line of ancestors that is followed. Any real tree is far below; a workload may grow one as deep as it has
 /// processes, and each step is a file to read, in the thread that serves everybody.
@@ -75,35 +76,32 @@ impl Stranger {
     }
 }
 
-/// Who connected, if it may come in.
+/// Who connected, if it may come in; `companion` is somebody who may whatever user it is.
 ///
 /// # Errors
 /// [`Stranger`].
-pub fn who(stream: &UnixStream) -> Result<Visitor, Stranger> {
+pub fn who(stream: &UnixStream, companion: Option<&Held>) -> Result<Visitor, Stranger> {
     let credentials = getsockopt(stream, sockopt::PeerCredentials).map_err(|error| Stranger::Unknown(error.into()))?;
-    let (uid, own) = (credentials.uid(), geteuid());
+    let (uid, own, pid) = (credentials.uid(), geteuid(), credentials.pid());
+    // It was alive when it connected, if it is now, and its number nobody else's.
+    if let Some(companion) = companion.filter(|companion| companion.pid.cast_signed() == pid)
+        && companion.is_alive().unwrap_or(false)
+    {
+        return Ok(Visitor { pid: companion.pid, uid });
+    }
     if uid != own.as_raw() && !Uid::from_raw(uid).is_root() {
         return Err(Stranger::Foreign { uid, own: own.as_raw() });
     }
-    let pid = credentials.pid();
     if pid == 0 {
         // Of a process namespace beside or above ours. The workload's is ours, or one below it, whose processes are seen.
         return Ok(Visitor { pid: 0, uid });
     }
     let number = pid.unsigned_abs();
     let gone = |source| Stranger::Gone { pid: number, source };
-    // A number may be another's by the time that it is looked at; what is held by a pidfd may not.
-    let held = match process::peer_pidfd(stream.as_fd()) {
-        // Before Linux 6.5 there is the number alone.
-        Err(error) if error.raw_os_error() == Some(Errno::ENOPROTOOPT as i32) => {
-            process::pidfd_open(Pid::from_raw(pid))
-        }
-        held => held,
-    }
-    .map_err(gone)?;
+    // A number may be another's by the time that it is looked at; what is held may not.
+    let held = Held::peer(stream.as_fd(), number).map_err(gone)?;
     let line = settled_line(pid).map_err(gone)?;
-    let mut waiting = [PollFd::new(held.as_fd(), PollFlags::POLLIN)];
-    if poll(&mut waiting, PollTimeout::ZERO).map_err(|error| gone(error.into()))? != 0 {
+    if !held.is_alive().map_err(gone)? {
         return Err(gone(io::Error::other("it has ended")));
     }
     if line.contains(&getpid().as_raw()) {
@@ -163,7 +161,7 @@ mod tests {
         let (stream, _) = listener.accept().unwrap();
         stream.set_nonblocking(true).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let verdict = runtime.block_on(async { who(&UnixStream::from_std(stream).unwrap()) });
+        let verdict = runtime.block_on(async { who(&UnixStream::from_std(stream).unwrap(), None) });
         drop(child.stdin.take());
         let _ = child.wait();
         verdict

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
+use super::console::Console;
 use super::door::{Admitted, Door, Refusal};
 use super::forward::{self, Destination};
 use super::knock::Visitor;
@@ -23,6 +24,8 @@ use crate::workload::launcher::Launcher;
 pub struct Inside {
     /// Starts them.
     pub launcher: Launcher,
+    /// The main process, as people may see it.
+    pub console: Arc<Console>,
     /// Their environment.
     pub environment: Recipe,
     /// Shells to try, see [`super::shell::candidates`].

@@ -11,6 +11,7 @@ use nix::sys::termios::{LocalFlags, SpecialCharacterIndices, tcgetattr};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::attach::{self, Looking};
 use super::carry::Carrying;
 use super::descriptor::Descriptor;
 use super::server::Caller;
@@ -22,9 +23,10 @@ use crate::event::SshStep;
 use crate::sys::tty;
 use crate::workload::control::Ending;
 use crate::workload::environment::UserVariable;
-use crate::workload::guest::{Program, Shape, Task};
+use crate::workload::guest::{Program, Task};
 use crate::workload::launch::LaunchError;
 use crate::workload::launcher::{Guest, GuestHandle, Launcher};
+use crate::workload::standard::Shape;
 
 /// Variables that a client may set. They describe its terminal, its language, and what its git can do; everything else of a
 /// program's environment is the sandbox's business.
@@ -94,12 +96,20 @@ pub(super) async fn serve(channel: Channel, caller: Caller) {
                 let name = Reader::new(&request.details).string().unwrap_or_default();
                 if let Some(carrying) = Carrying::of_subsystem(name) {
                     Wanted::Files(carrying)
+                } else if let Some(looking) = Looking::of_subsystem(name) {
+                    channel.answer(&request, true);
+                    caller.record(SshStep::Asked(looking.name().into()), None);
+                    return attach::serve(&channel, looking, wishes.terminal.as_ref(), &caller).await;
                 } else {
                     let name = String::from_utf8_lossy(name).into_owned();
                     channel.answer(&request, false);
                     caller.record(SshStep::Asked(name), Some("there is no such subsystem".into()));
                     continue;
                 }
+            }
+            attach::HAS_TERMINAL => {
+                channel.answer(&request, caller.inside.console.is_terminal());
+                continue;
             }
             // Among them what is not offered here: X11, agents, break.
             _ => {
@@ -146,7 +156,7 @@ impl Wishes {
     }
 }
 
-fn read_size(reader: &mut Reader<'_>) -> Result<Shape, Malformed> {
+pub(super) fn read_size(reader: &mut Reader<'_>) -> Result<Shape, Malformed> {
     let mut next = || Ok(reader.u32()?.min(SIZE_LIMIT) as u16);
     let (columns, rows, width, height) = (next()?, next()?, next()?, next()?);
     Ok(Shape { rows, columns, width, height, modes: Vec::new() })
@@ -274,7 +284,7 @@ async fn attend(channel: &Channel, mut guest: Guest, launcher: &Launcher) -> End
                 () = obey(channel, &handle, &output) => None,
                 () = feed => None,
                 // Interactive shells are deaf to SIGTERM, and would hold the end up.
-                () = launcher.ending() => None,
+                _ = launcher.ending() => None,
             }
         }
         Err(_) => None,
@@ -370,7 +380,7 @@ async fn end(mut guest: Guest) -> Ending {
 }
 
 /// Tells how it ended, and closes.
-fn conclude(channel: &Channel, ending: Ending) {
+pub(super) fn conclude(channel: &Channel, ending: Ending) {
     channel.eof();
     match ending {
         Ending::Code(code) => channel.exit_status(code.into()),

@@ -1,4 +1,4 @@
-//! What speaks to a running sandbox: `connect`, `exec`, `upload`, `download`, `forward`.
+//! What speaks to a running sandbox: `connect`, `exec`, `attach`, `logs`, `upload`, `download`, `forward`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -48,6 +48,33 @@ pub struct Exec {
     /// The command and its arguments
     #[arg(value_name = "CMD", last = true, value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
+}
+
+/// Attach to a running sandbox's main process: what it has said of late, then all that it says, and what is typed is its input.
+///
+/// Where the main process has a terminal, every key is its own, but for Ctrl-P Ctrl-Q, which detaches; otherwise Ctrl-C does.
+/// The main process runs on then. One may type at a time, whoever comes later watches. Ends with the main process's exit code,
+/// or 128 and the number of the signal that ended it; with 0 once detached.
+#[derive(Debug, Parser)]
+#[command(name = "attach")]
+pub struct Attach {
+    /// Where the sandbox listens
+    #[command(flatten)]
+    pub door: AccessDoor,
+}
+
+/// Print what a running sandbox's main process has said of late, errors to standard error.
+///
+/// The newest mebibyte is kept. Exit code 1 if something was missed while it was followed, which is told.
+#[derive(Debug, Parser)]
+#[command(name = "logs")]
+pub struct Logs {
+    /// Where the sandbox listens
+    #[command(flatten)]
+    pub door: AccessDoor,
+    /// Go on with what it says, until it ends
+    #[arg(short, long)]
+    pub follow: bool,
 }
 
 /// Copy files and directories into a running sandbox, with the rights of its workload.

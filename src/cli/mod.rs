@@ -10,7 +10,7 @@ mod render;
 mod sandbox;
 mod tools;
 
-pub use access::{AccessDoor, Connect, Download, Exec, Forward, Upload};
+pub use access::{AccessDoor, Attach, Connect, Download, Exec, Forward, Logs, Upload};
 pub use node::{ChainWay, Cni, CniInstall, MarkNodeReady};
 pub use pod::{NetworkInit, ProxyIds, Sideload, Trust, VerifyFence, WaitForTcp, Workspace};
 pub use render::{InputSchema, ObjectFormat, Render, SandboxApiVersion};

@@ -42,6 +42,9 @@ pub struct Grants {
     pub needed: bool,
     /// The one port that TCP may connect to; any where it is `None`.
     pub connect: Option<u16>,
+    /// Whether signals may go as far as a domain around this one lets them ([`enclose_signals`]), rather than nowhere.
+    #[serde(default)]
+    pub signals_enclosed: bool,
 }
 
 impl Grants {
@@ -54,6 +57,7 @@ impl Grants {
             hard: compatibility == Compatibility::HardRequirement,
             needed: false,
             connect: None,
+            signals_enclosed: false,
         }
     }
 }
@@ -215,7 +219,10 @@ fn build(grants: &Grants, probe: Probe) -> Result<Ruleset, LandlockError> {
     let mut ruleset = landlock::Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(abi))?;
-    let scopes = Scope::from_all(abi);
+    let mut scopes = Scope::from_all(abi);
+    if grants.signals_enclosed {
+        scopes.remove(Scope::Signal);
+    }
     if !scopes.is_empty() {
         ruleset = ruleset.scope(scopes)?;
     }
@@ -251,6 +258,25 @@ fn build(grants: &Grants, probe: Probe) -> Result<Ruleset, LandlockError> {
         created = created.add_rule(PathBeneath::new(terminal, rights_for(AccessFs::from_all(abi), false, abi)))?;
     }
     Ok(Ruleset { created: Some(created), outcome })
+}
+
+/// Puts the calling process, and all its children to be, into a domain that no signal of theirs leaves, and that restricts
+/// nothing else; whether this kernel can. Within it a child that makes a domain of its own with the signal scope is on its own
+/// as before, and one that makes it without may signal everybody within this one (landlock(7), "Scope").
+///
+/// # Errors
+/// [`LandlockError`] where the kernel has Landlock and misbehaves.
+pub fn enclose_signals() -> Result<bool, LandlockError> {
+    let probe = probe();
+    if probe.abi < COMPLETE_ABI {
+        return Ok(false);
+    }
+    let ruleset = landlock::Ruleset::default().set_compatibility(CompatLevel::HardRequirement).scope(Scope::Signal)?;
+    let status = ruleset.create()?.restrict_self()?;
+    match status.ruleset {
+        RulesetStatus::FullyEnforced => Ok(true),
+        _ => Err(LandlockError::NoEffect { abi: probe.abi }),
+    }
 }
 
 /// Descriptors of the standard streams that are terminals.

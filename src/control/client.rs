@@ -1,6 +1,7 @@
 //! `process`'s side.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::peer::credentials;
 use super::{Instruction, Link, LinkError, Report, State, VERSION};
+use crate::sys::process::Held;
 use crate::workload::trust::Gathered;
 
 /// Between two tries. The socket appears once `network` can serve, and the workload waits for nothing else.
@@ -54,11 +56,22 @@ pub enum ConnectError {
 /// The connection as `process` has it.
 pub type Gate = Link<Instruction, Report>;
 
+/// What came of connecting.
+#[derive(Debug)]
+pub struct Connected {
+    /// The connection.
+    pub gate: Gate,
+    /// What to launch the workload with.
+    pub state: State,
+    /// The `network` supervisor itself; `None` where the two do not share a process namespace.
+    pub network: Option<Held>,
+}
+
 /// Connects, says hello, and is told what to launch the workload with. `trusted` is whom the image trusts.
 ///
 /// # Errors
 /// [`ConnectError`], at the latest after `patience`.
-pub async fn connect(path: &Path, trusted: Gathered, patience: Duration) -> Result<(Gate, State), ConnectError> {
+pub async fn connect(path: &Path, trusted: Gathered, patience: Duration) -> Result<Connected, ConnectError> {
     let hello = Report::Hello { version: VERSION, trusted };
     let begun = Instant::now();
     loop {
@@ -96,17 +109,20 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-async fn attempt(path: &Path, hello: &Report) -> Result<(Gate, State), ConnectError> {
+async fn attempt(path: &Path, hello: &Report) -> Result<Connected, ConnectError> {
     let stream = UnixStream::connect(path).await.map_err(LinkError::Io)?;
-    let uid = credentials(&stream).map_err(LinkError::Io)?.uid();
+    let credentials = credentials(&stream).map_err(LinkError::Io)?;
+    let (uid, pid) = (credentials.uid(), credentials.pid().unsigned_abs());
     // Whoever has our user may be a workload that outlived its supervisor.
     if uid == geteuid().as_raw() {
         return Err(ConnectError::OurOwn { path: path.to_owned(), uid });
     }
-    let mut link = Gate::over(stream);
-    link.send(hello).await?;
-    match link.receive().await? {
-        Instruction::State(state) if state.version == VERSION => Ok((link, *state)),
+    // Whoever listened is who serves: `network` itself binds its socket. One that is gone is heard of by the connection.
+    let network = (pid != 0).then(|| Held::peer(stream.as_fd(), pid).ok()).flatten();
+    let mut gate = Gate::over(stream);
+    gate.send(hello).await?;
+    match gate.receive().await? {
+        Instruction::State(state) if state.version == VERSION => Ok(Connected { gate, state: *state, network }),
         Instruction::State(state) => Err(ConnectError::Refused(format!(
             "it speaks version {} of the control channel, and this one {VERSION}",
             state.version

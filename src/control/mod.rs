@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use client::{ConnectError, Gate, connect};
+pub use client::{ConnectError, Connected, Gate, connect};
 pub use door::{Admitted, Agent, Door, DoorError, Unwelcome};
 pub use link::{Incoming, Link, LinkError, Outgoing};
 pub use peer::{Expected, Stranger};

@@ -5,13 +5,10 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
-use nix::unistd::Pid;
 use tokio::net::UnixStream;
 
-use crate::sys::process;
+use crate::sys::process::Held;
 
 /// Who may come in: the `process` supervisor, and nothing that it started.
 ///
@@ -105,16 +102,9 @@ pub(super) fn credentials(stream: &UnixStream) -> io::Result<UnixCredentials> {
 /// A process that is just ending has parent 0 as well (`proc_pid_status`), and its number may soon be another's. So it
 /// is held by a pidfd, and what was read counts only if it was alive afterwards.
 fn parent(stream: &UnixStream, pid: u32) -> io::Result<u32> {
-    let held = match process::peer_pidfd(stream.as_fd()) {
-        // Before Linux 6.5 there is the number alone.
-        Err(error) if error.raw_os_error() == Some(Errno::ENOPROTOOPT as i32) => {
-            process::pidfd_open(Pid::from_raw(pid.cast_signed()))
-        }
-        held => held,
-    }?;
+    let held = Held::peer(stream.as_fd(), pid)?;
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let mut waiting = [PollFd::new(held.as_fd(), PollFlags::POLLIN)];
-    if poll(&mut waiting, PollTimeout::ZERO)? != 0 {
+    if !held.is_alive()? {
         return Err(io::Error::other("it has ended"));
     }
     parent_in(&status).ok_or_else(|| io::Error::other("its status names no parent"))

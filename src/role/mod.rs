@@ -1,5 +1,6 @@
 //! The one table of roles, and the dispatch that chooses among them before any thread or runtime exists.
 
+mod attach;
 mod cni;
 mod cni_install;
 mod connect;
@@ -10,6 +11,7 @@ mod files;
 mod forward;
 mod health;
 pub mod launch;
+mod logs;
 mod mark_node_ready;
 mod network;
 mod network_init;
@@ -103,6 +105,18 @@ pub const TABLE: &[Role] = &[
         summary: "run a command in a running sandbox",
         command: cli::Exec::command,
         run: |matches| with(matches, exec::run),
+    },
+    Role {
+        name: "attach",
+        summary: "attach to a running sandbox's main process",
+        command: cli::Attach::command,
+        run: |matches| with(matches, attach::run),
+    },
+    Role {
+        name: "logs",
+        summary: "print what a running sandbox's main process has said of late",
+        command: cli::Logs::command,
+        run: |matches| with(matches, logs::run),
     },
     Role {
         name: "upload",

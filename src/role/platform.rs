@@ -19,7 +19,7 @@ use crate::event::{Events, Severity, admin};
 use crate::policy::{self, Policy, Store};
 use crate::workload::environment::Recipe;
 use crate::workload::trust::{self, Image, Trust};
-use crate::workload::{Orders, launch, supervise};
+use crate::workload::{Orders, launch};
 
 /// Runs the sandbox; the exit code is the workload's.
 ///
@@ -143,15 +143,11 @@ async fn serve(
     if !options.policy.allow_writable_policy {
         tokio::spawn(policy::reload::watch(store, events.clone()));
     }
-    let door = workload.open_door()?;
+    let door = workload.open_door(None)?;
     let running = prepared.go().await?;
     workload.record_start(&running, events);
-    let launcher = running.launcher();
     readiness.send_replace(admin::Readiness::Ready);
-    let code = tokio::select! {
-        code = supervise::run(running, workload.patience()) => code,
-        never = workload.receive(door, launcher, environment, events) => match never {},
-    };
+    let code = workload.attend(running, door, environment, events).await?;
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
     workload.record_end(code, events);
     Ok(code)

@@ -19,14 +19,14 @@ use super::workload::{self, Surroundings, Workload};
 use crate::cli::{self, Fence};
 use crate::confine::seccomp::Sockets;
 use crate::contract::exit;
-use crate::control::{self, Incoming, Instruction, LinkError, Report, State};
+use crate::control::{self, Connected, Incoming, Instruction, LinkError, Report, State};
 use crate::egress::tls::roots;
 use crate::event::{Events, Severity, admin};
 use crate::fence::proof;
 use crate::sys::memory;
 use crate::workload::environment::Recipe;
 use crate::workload::trust::Image;
-use crate::workload::{Orders, launch, supervise};
+use crate::workload::{Orders, launch};
 
 /// How long `network` may take to note the end. It has nothing else to do then.
 const NOTED_WITHIN: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ async fn serve(
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::setup)?;
     // Until there is a workload nobody could be asked to end.
     let told_to_end = Ok(exit::SIGNAL_BASE + Signal::SIGTERM as u8);
-    let (gate, state) = tokio::select! {
+    let Connected { gate, state, network } = tokio::select! {
         connected = control::connect(socket, trusted, wait) => connected.map_err(Failure::setup)?,
         never = tell_of_waiting(socket, events) => match never {},
         _ = terminate.recv() => return told_to_end,
@@ -105,7 +105,7 @@ async fn serve(
     }
     let (mut instructions, mut reports) = gate.split();
     let (orders, environment) = orders(workload, &state, events)?;
-    let door = workload.open_door()?;
+    let door = workload.open_door(network)?;
     let go = Notify::new();
     let mut followed = Box::pin(follow(&mut instructions, &state, &go, events));
     let launched = async {
@@ -122,12 +122,10 @@ async fn serve(
     };
     workload.record_start(&running, events);
     reports.send(&Report::Started { pid: running.pid }).await.map_err(gone)?;
-    let launcher = running.launcher();
     readiness.send_replace(admin::Readiness::Ready);
     let code = tokio::select! {
-        code = supervise::run(running, workload.patience()) => code,
+        code = workload.attend(running, door, environment, events) => code?,
         lost = &mut followed => return Err(gone(lost)),
-        never = workload.receive(door, launcher, environment, events) => match never {},
         never = shrink() => match never {},
     };
     drop(followed);

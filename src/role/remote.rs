@@ -20,7 +20,7 @@ use crate::event::{Events, Severity, admin};
 use crate::policy::host::Host;
 use crate::policy::{self, Policy};
 use crate::workload::environment::Recipe;
-use crate::workload::{Orders, launch, supervise, trust};
+use crate::workload::{Orders, launch, trust};
 
 /// Runs the workload; the exit code is its own.
 ///
@@ -173,14 +173,12 @@ async fn serve(plan: Plan, admin_listener: Option<TcpListener>, events: &Events)
             );
         }
     });
-    let door = plan.workload.open_door()?;
+    let door = plan.workload.open_door(None)?;
     let running = prepared.go().await?;
     plan.workload.record_start(&running, events);
-    let launcher = running.launcher();
     readiness.send_replace(admin::Readiness::Ready);
     let code = tokio::select! {
-        code = supervise::run(running, plan.workload.patience()) => code,
-        never = plan.workload.receive(door, launcher, plan.environment, events) => match never {},
+        code = plan.workload.attend(running, door, plan.environment, events) => code?,
         never = process::shrink() => match never {},
     };
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));

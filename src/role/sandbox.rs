@@ -27,7 +27,7 @@ use crate::policy::{self, Policy, Store};
 use crate::workload::command::Command;
 use crate::workload::environment::Recipe;
 use crate::workload::trust::{self, Image, Trust};
-use crate::workload::{Orders, launch, supervise};
+use crate::workload::{Orders, launch};
 
 /// What to run and how, whoever asked.
 pub struct Plan {
@@ -207,15 +207,11 @@ async fn serve(
     if !plan.options.policy.allow_writable_policy {
         tokio::spawn(policy::reload::watch(store, events.clone()));
     }
-    let door = plan.workload.open_door()?;
+    let door = plan.workload.open_door(None)?;
     let running = prepared.go().await?;
     plan.workload.record_start(&running, &events);
-    let launcher = running.launcher();
     readiness.send_replace(admin::Readiness::Ready);
-    let code = tokio::select! {
-        code = supervise::run(running, plan.workload.patience()) => code,
-        never = plan.workload.receive(door, launcher, environment, &events) => match never {},
-    };
+    let code = plan.workload.attend(running, door, environment, &events).await?;
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
     plan.workload.record_end(code, &events);
     Ok(code)

@@ -5,12 +5,13 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::prctl;
 
 use super::sandbox::Failure;
-use crate::access::{self, Door, Inside};
+use crate::access::{self, Console, Door, Inside, console};
 use crate::cli::WorkloadOptions;
 use crate::confine::identity::{self, Identity};
 use crate::confine::landlock::{self, Grants};
@@ -20,10 +21,12 @@ use crate::contract::{SANDBOX_HOME, env, exit};
 use crate::event::{Event, Events, ProcessActivity, ProcessStep, Severity};
 use crate::netns::Isolation;
 use crate::policy::{Compatibility, Filesystem, ProcessIdentity};
+use crate::sys::process::Held;
 use crate::workload::command::{self, Command, CommandError};
 use crate::workload::environment::{self, Inherit, Recipe, UserVariable};
 use crate::workload::launch::{LaunchError, Running};
 use crate::workload::launcher::Launcher;
+use crate::workload::standard::Standard;
 use crate::workload::{Orders, supervise};
 
 /// The workload's home where its own is not granted for writing; every policy grants it.
@@ -115,10 +118,20 @@ impl Workload {
             proxy: Some(surroundings.proxy),
             trust: surroundings.environment.into_iter().collect(),
         };
+        // Without a door nobody attaches, and nothing stands between.
+        let standard = match self.options.ssh_socket_path {
+            Some(_) => console::standard(self.command.tty),
+            None => Standard::Inherited,
+        };
+        let has_terminal = match standard {
+            Standard::Inherited => std::io::stdin().is_terminal(),
+            Standard::Pipes { .. } => false,
+            Standard::Terminal(_) => true,
+        };
         let orders = Orders {
             isolation: surroundings.isolation,
             command: self.command.argv.clone(),
-            environment: environment.build(std::io::stdin().is_terminal(), &[]),
+            environment: environment.build(has_terminal, &[]),
             workdir,
             identity: environment.identity.clone(),
             grants,
@@ -127,39 +140,56 @@ impl Workload {
             limits,
             grace: self.grace(),
             guests: self.options.ssh_socket_path.is_some(),
+            standard,
         };
         Ok((orders, environment))
     }
 
-    /// Opens the door to the sandbox, where there is to be one.
+    /// Opens the door to the sandbox, where there is to be one; the `network` supervisor of the same pod may come in.
     ///
     /// # Errors
     /// It cannot be had.
-    pub fn open_door(&self) -> Result<Option<Door>, Failure> {
+    pub fn open_door(&self, network: Option<Held>) -> Result<Option<Door>, Failure> {
         let Some(place) = &self.options.ssh_socket_path else { return Ok(None) };
         // What the workload leaves behind must not end up where nobody knows it for the workload's.
         prctl::set_child_subreaper(true).map_err(Failure::setup)?;
-        Door::open(place).map(Some).map_err(Failure::setup)
+        Door::open(place, network).map(Some).map_err(Failure::setup)
     }
 
-    /// Serves those who come in by the door, until the future is dropped; for ever where there is no door. Says why where it
-    /// cannot.
-    pub async fn receive(
+    /// Stands by the workload until its end, and serves those who come in by the door meanwhile. Returns the exit code.
+    ///
+    /// # Errors
+    /// Its streams cannot be had; it has ended then.
+    pub async fn attend(
         &self,
+        mut running: Running,
         door: Option<Door>,
-        launcher: Launcher,
         environment: Recipe,
         events: &Events,
-    ) -> Infallible {
-        if let Some(door) = door {
-            let shell = std::env::var_os("SHELL");
-            let shells = access::shells(environment.identity.shell.as_deref(), shell.as_deref());
-            let inside = Inside { launcher, environment, shells, workdir: None, events: events.clone() };
-            if let Err(error) = access::serve(door, inside).await {
-                events.find(Severity::High, "no-access", format!("nobody can be let in by SSH: {error}"));
-            }
+    ) -> Result<u8, Failure> {
+        let Some(door) = door else { return Ok(supervise::run(running, self.patience()).await) };
+        let launcher = running.launcher();
+        let (console, hold) = Console::open(std::mem::take(&mut running.streams))
+            .map_err(|error| Failure::setup(format!("the workload's standard streams: {error}")))?;
+        let receive = receive(door, launcher, console.clone(), environment, events);
+        tokio::pin!(receive);
+        let code = tokio::select! {
+            code = supervise::run(running, self.patience()) => code,
+            never = &mut receive => match never {},
+            never = console.follow_size() => match never {},
+        };
+        let whole = tokio::select! {
+            whole = console.part(hold) => whole,
+            never = &mut receive => match never {},
+        };
+        if !whole {
+            events.find(
+                Severity::Medium,
+                "output-lost",
+                "nobody has taken in the last of the workload's output; read what the container writes",
+            );
         }
-        std::future::pending().await
+        Ok(code)
     }
 
     /// Where the workload starts: the working directory, unless it was not asked for by name and is not to be seen.
@@ -175,8 +205,7 @@ impl Workload {
     }
 
     /// How patient to be with it.
-    #[must_use]
-    pub fn patience(&self) -> supervise::Options {
+    fn patience(&self) -> supervise::Options {
         supervise::Options {
             timeout: (self.options.timeout > 0.0).then(|| Duration::from_secs_f64(self.options.timeout)),
             grace: self.grace(),
@@ -201,6 +230,23 @@ impl Workload {
         let command = self.command.argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         Event::Process(ProcessActivity { activity, command, pid })
     }
+}
+
+/// Serves those who come in by the door, until the future is dropped. Says why where it cannot.
+async fn receive(
+    door: Door,
+    launcher: Launcher,
+    console: Arc<Console>,
+    environment: Recipe,
+    events: &Events,
+) -> Infallible {
+    let shell = std::env::var_os("SHELL");
+    let shells = access::shells(environment.identity.shell.as_deref(), shell.as_deref());
+    let inside = Inside { launcher, console, environment, shells, workdir: None, events: events.clone() };
+    if let Err(error) = access::serve(door, inside).await {
+        events.find(Severity::High, "no-access", format!("nobody can be let in by SSH: {error}"));
+    }
+    std::future::pending().await
 }
 
 /// Who the workload is: the driver's numbers, the policy's names, or what is left.

@@ -1,10 +1,11 @@
 //! Process primitives that the standard library and nix leave out or mark unsafe.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{ForkResult, Pid};
 
@@ -80,7 +81,7 @@ pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `ENOPROTOOPT` on older kernels; `ESRCH`, `EINVAL` or `ENODATA` when the process is gone.
-pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     /// asm-generic/socket.h.
     const SO_PEERPIDFD: libc::c_int = 77;
     let mut fd: RawFd = -1;
@@ -94,6 +95,40 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
     // SAFETY: the descriptor is new, close-on-exec, and we are its only owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A process at the other end of a Unix socket. Its number is nobody else's for as long as [`Held::is_alive`] says so.
+#[derive(Debug)]
+pub struct Held {
+    /// Its number, as this process sees it.
+    pub pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Held {
+    /// Who connected, or listens, by the number that SO_PEERCRED gave for it.
+    ///
+    /// # Errors
+    /// As [`peer_pidfd`] and [`pidfd_open`].
+    pub fn peer(socket: BorrowedFd<'_>, pid: u32) -> io::Result<Self> {
+        let pidfd = match peer_pidfd(socket) {
+            // Before Linux 6.5 there is the number alone.
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+                pidfd_open(Pid::from_raw(pid.cast_signed()))
+            }
+            held => held,
+        }?;
+        Ok(Self { pid, pidfd })
+    }
+
+    /// Whether it has not ended yet.
+    ///
+    /// # Errors
+    /// What poll(2) answered.
+    pub fn is_alive(&self) -> io::Result<bool> {
+        let mut waiting = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        Ok(poll(&mut waiting, PollTimeout::ZERO)? == 0)
+    }
 }
 
 /// pidfd_send_signal(2).

@@ -41,7 +41,8 @@ pub enum Report {
         /// Whether the last descriptor is the private /proc.
         processes: bool,
     },
-    /// The workload runs.
+    /// The workload runs. The other ends of its streams come along, where they have been made for it
+    /// ([`super::standard`]).
     Started {
         /// Its pid as the init sees it.
         pid: i32,

@@ -9,20 +9,17 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
-use nix::pty::Winsize;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::termios::{self, SetArg};
-use nix::unistd::{Gid, Pid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, setfsgid, setfsuid};
+use nix::unistd::{Pid, pipe2};
 use serde::{Deserialize, Serialize};
 
 use super::Orders;
 use super::child::{Note, become_own, become_workload};
 use super::control::{Ending, Failure, GuestStep};
+use super::standard::{Shape, Standard, Streams};
 use super::terminal::Plan;
-use super::tty_modes;
 use crate::sys::process::{self, Side};
-use crate::sys::tty;
 
 /// Largest task: as the orders, of which it is a part ([`super::sealed`]).
 const TASK_LIMIT: u64 = 16 << 20;
@@ -54,29 +51,6 @@ pub struct Task {
     pub workdir: Option<PathBuf>,
     /// A terminal to make for it, for all three standard streams.
     pub terminal: Option<Shape>,
-}
-
-/// A terminal to be made.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shape {
-    /// Height in characters.
-    pub rows: u16,
-    /// Width in characters.
-    pub columns: u16,
-    /// Width in pixels, 0 where unknown.
-    pub width: u16,
-    /// Height in pixels, 0 where unknown.
-    pub height: u16,
-    /// Modes by the numbers of RFC 4254 §8, as far as they differ from a new terminal's.
-    pub modes: Vec<(u8, u32)>,
-}
-
-impl Shape {
-    /// The size, as the kernel has it.
-    #[must_use]
-    pub fn size(&self) -> Winsize {
-        Winsize { ws_row: self.rows, ws_col: self.columns, ws_xpixel: self.width, ws_ypixel: self.height }
-    }
 }
 
 impl Task {
@@ -132,7 +106,9 @@ pub(super) struct Guests {
 }
 
 impl Guests {
-    pub(super) fn new(orders: Orders, own: Own) -> Self {
+    /// `enclosed` says whether the init, and with it they all, are in a domain that signals do not leave.
+    pub(super) fn new(mut orders: Orders, own: Own, enclosed: bool) -> Self {
+        orders.grants.signals_enclosed = enclosed;
         // The certificates have been put where they belong.
         let orders = orders.guests.then_some(Orders { isolation: None, ..orders });
         Self { orders, own, all: Vec::new() }
@@ -154,16 +130,15 @@ impl Guests {
         let mut descriptors = descriptors.into_iter();
         let task = descriptors.next().ok_or_else(|| Failure::setup("a task came without its descriptor"))?;
         let task = Task::read(task).map_err(setup("the task"))?;
-        let Streams { ours, theirs } = as_the_workload(orders, || match &task.terminal {
-            Some(shape) => terminal(shape),
-            None => pipes(),
-        })
-        .map_err(setup(if task.terminal.is_some() { "no terminal (/dev/ptmx)" } else { "pipes" }))?;
+        let standard = task.terminal.clone().map_or(Standard::Pipes { joined: false }, Standard::Terminal);
+        let mut streams =
+            standard.make(&orders.identity)?.ok_or_else(|| Failure::setup("a guest inherits no streams"))?;
         let (notes, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| Failure::setup(format!("pipe: {error}")))?;
         let pid = match process::fork().map_err(setup("fork"))? {
-            Side::Child => process::exit_now(run(orders, task, &theirs, writer, self.own)),
+            Side::Child => process::exit_now(run(orders, task, &streams, writer, self.own)),
             Side::Parent(pid) => pid,
         };
+        let ours = std::mem::take(&mut streams.ours);
         self.all.push(Guest { id, pid, notes: Some(notes), said: Vec::new(), ours, started: false, ended: None });
         Ok(())
     }
@@ -223,52 +198,10 @@ impl Guests {
     }
 }
 
-/// Both ends of a guest's standard streams.
-struct Streams {
-    /// The supervisor's: the master side of a terminal, or the pipes' other ends in the order of the streams.
-    ours: Vec<OwnedFd>,
-    theirs: [OwnedFd; 3],
-}
-
-/// Makes something that is to belong to the workload's user. Whose a new pipe or terminal is follows from the user at that
-/// time (`current_fsuid` in the kernel), so nobody needs CAP_CHOWN; and programs open theirs again, as `/dev/stderr`.
-fn as_the_workload<T>(orders: &Orders, make: impl FnOnce() -> T) -> T {
-    let identity = &orders.identity;
-    let before = identity.switch.then(|| {
-        let gid = setfsgid(Gid::from_raw(identity.gid));
-        (setfsuid(Uid::from_raw(identity.uid)), gid)
-    });
-    let made = make();
-    if let Some((uid, gid)) = before {
-        setfsuid(uid);
-        setfsgid(gid);
-    }
-    made
-}
-
-/// A terminal on the sandbox's own devpts.
-fn terminal(shape: &Shape) -> io::Result<Streams> {
-    let (master, own) = tty::open_pair()?;
-    let mut settings = termios::tcgetattr(&own)?;
-    tty_modes::apply(&mut settings, &shape.modes);
-    termios::tcsetattr(&own, SetArg::TCSANOW, &settings)?;
-    tty::set_size(own.as_fd(), &shape.size())?;
-    Ok(Streams { ours: vec![master], theirs: [own.try_clone()?, own.try_clone()?, own] })
-}
-
-fn pipes() -> io::Result<Streams> {
-    let (input, to_input) = pipe2(OFlag::O_CLOEXEC)?;
-    let (from_output, output) = pipe2(OFlag::O_CLOEXEC)?;
-    let (from_error, error) = pipe2(OFlag::O_CLOEXEC)?;
-    Ok(Streams { ours: vec![to_input, from_output, from_error], theirs: [input, output, error] })
-}
-
 /// In the child. The exit code is read by nobody: the note in `writer` is.
-fn run(orders: &Orders, task: Task, streams: &[OwnedFd; 3], writer: OwnedFd, own: Own) -> u8 {
+fn run(orders: &Orders, task: Task, streams: &Streams, writer: OwnedFd, own: Own) -> u8 {
     let mut writer = File::from(writer);
-    let moved = dup2_stdin(&streams[0]).and_then(|()| dup2_stdout(&streams[1])).and_then(|()| dup2_stderr(&streams[2]));
-    if let Err(error) = moved {
-        let failure = Failure::setup(format!("dup2: {error}"));
+    if let Err(failure) = streams.take_on() {
         let code = failure.code;
         Note::Failed(failure).tell(&mut writer);
         return code;

@@ -25,8 +25,10 @@ use super::Orders;
 use super::child::{Note, become_workload};
 use super::control::{Control, Ending, Failure, GuestStep, Layout, Report, Request};
 use super::guest::{Guests, Own};
+use super::standard::Streams;
 use super::terminal::Plan;
 use crate::confine::capabilities::{self, Duties};
+use crate::confine::landlock;
 use crate::netns::{self, Handover};
 use crate::sys::memory;
 use crate::sys::process::{self, End, Side};
@@ -57,17 +59,29 @@ pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Hando
     let signals = SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(|error| Failure::setup(format!("signalfd: {error}")))?;
     let (notes, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| Failure::setup(format!("pipe: {error}")))?;
+    // People may signal the workload, and whom else they have started; the workload, which keeps to itself, not them.
+    let enclosed = orders.guests && landlock::enclose_signals().map_err(Failure::setup)?;
+    let streams = orders.standard.make(&orders.identity)?;
+    let plan = orders.standard.plan(plan);
     let workload = match process::fork().map_err(|error| Failure::setup(format!("fork: {error}")))? {
         Side::Child => {
             drop(notes);
+            let mut writer = File::from(writer);
+            if let Some(Err(failure)) = streams.as_ref().map(Streams::take_on) {
+                let code = failure.code;
+                Note::Failed(failure).tell(&mut writer);
+                process::exit_now(code);
+            }
             let command = std::slice::from_ref(&orders.command);
-            process::exit_now(become_workload(&orders, command, plan, File::from(writer)).code)
+            process::exit_now(become_workload(&orders, command, plan, writer).code)
         }
         Side::Parent(workload) => workload,
     };
     drop(writer);
+    // The workload has its own, and the supervisor is to see their end.
+    let ours = streams.map(|streams| streams.ours).unwrap_or_default();
     let grace = orders.grace;
-    let guests = Guests::new(orders, own);
+    let guests = Guests::new(orders, own, enclosed);
     let failed = |error: Failure| {
         let _ = kill(workload, Signal::SIGKILL);
         error
@@ -78,6 +92,7 @@ pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Hando
         signals,
         notes: Some(notes),
         said: Vec::new(),
+        ours,
         workload,
         ended: None,
         guests,
@@ -130,6 +145,8 @@ struct Init<'c> {
     /// Open until the child has become the workload, or failed to.
     notes: Option<OwnedFd>,
     said: Vec<u8>,
+    /// The other ends of the workload's streams, until the supervisor is given them.
+    ours: Vec<OwnedFd>,
     workload: Pid,
     ended: Option<Ending>,
     guests: Guests,
@@ -261,7 +278,9 @@ impl Init<'_> {
     fn announce(&mut self) {
         match Note::verdict(&self.said) {
             Ok((landlock, notes)) => {
-                self.report(&Report::Started { pid: self.workload.as_raw(), landlock, notes });
+                let ours = std::mem::take(&mut self.ours);
+                let ours: Vec<BorrowedFd<'_>> = ours.iter().map(AsFd::as_fd).collect();
+                let _ = self.control.send(&Report::Started { pid: self.workload.as_raw(), landlock, notes }, &ours);
             }
             Err(failure) => self.report(&Report::Failed(failure)),
         }

@@ -104,10 +104,16 @@ pub struct Running {
     pub landlock: Enforced,
     /// What an operator should know, as sentences.
     pub notes: Vec<String>,
+    /// The other ends of its standard streams, to be taken, where they were made for it: the master side of a terminal, or
+    /// those of pipes, as [`super::launcher::Guest`] has them.
+    pub streams: Vec<OwnedFd>,
     pub(super) workload: Workload,
     pub(super) signals: Signals,
     pub(super) lent: Option<Lent>,
 }
+
+/// The end of what went with its sandbox.
+pub(super) const KILLED: Ending = Ending::Signal(Signal::SIGKILL as i32);
 
 /// The workload, as the supervisor's end of the control socket knows it.
 #[derive(Debug)]
@@ -175,7 +181,7 @@ async fn set_up(begun: Begun, mut orders: Orders) -> Result<Prepared, LaunchErro
         })?);
     }
     let signals = Signals::catch().map_err(|error| LaunchError::setup("signal handlers", error))?;
-    let plan = Plan::here();
+    let plan = orders.standard.plan(Plan::here());
     let lent = Lent::of(plan);
     let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.namespaces.pid);
     let Begun { pid, pidfd, socket, orders: file } = begun;
@@ -270,9 +276,9 @@ impl Prepared {
         let Self { line, init_end, signals, lent, .. } = self;
         line.send(&Request::Go).await.map_err(|error| LaunchError::setup("the sandbox's init", error))?;
         match line.receive::<Report>().await {
-            Ok(Some((Report::Started { pid, landlock, notes }, _))) => {
+            Ok(Some((Report::Started { pid, landlock, notes }, streams))) => {
                 let workload = Workload { line: Arc::new(line), desk: Arc::default(), init_end, ending: None };
-                Ok(Running { pid: pid.unsigned_abs(), landlock, notes, workload, signals, lent })
+                Ok(Running { pid: pid.unsigned_abs(), landlock, notes, streams, workload, signals, lent })
             }
             other => {
                 let error = unexpected(other, Some(init_end)).await;
@@ -344,7 +350,7 @@ impl Workload {
                 Ok(Some((Report::Stopped, _))) => return Happening::Stopped,
                 Ok(Some((Report::Exited(ending), _))) => {
                     self.ending = Some(ending);
-                    self.desk.announce_end();
+                    self.desk.announce_end(ending);
                 }
                 Ok(Some((report, descriptors))) => self.desk.hear(report, descriptors),
                 // The init is gone, perhaps before it could say how the workload ended: killed itself, with all it kept.
@@ -353,14 +359,16 @@ impl Workload {
         }
         self.desk.close();
         let init = self.init_end.wait().await;
-        let ending = self.ending.or(init.ok()).unwrap_or(Ending::Signal(Signal::SIGKILL as i32));
+        let ending = self.ending.or(init.ok()).unwrap_or(KILLED);
         self.ending = Some(ending);
+        self.desk.announce_end(ending);
         Happening::Ended(Outcome { ending })
     }
 }
 
 impl Drop for Workload {
     fn drop(&mut self) {
+        self.desk.announce_end(KILLED);
         self.desk.close();
     }
 }

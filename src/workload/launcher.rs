@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::control::{Ending, Failure, GuestStep, Report, Request};
 use super::guest::Task;
-use super::launch::{LaunchError, Line};
+use super::launch::{KILLED, LaunchError, Line};
 
 /// Starts guests, and makes sockets in the workload's network. Cheap to clone; outlives the sandbox, and then says so.
 #[derive(Clone, Debug)]
@@ -27,8 +27,8 @@ pub struct Launcher {
 pub(super) struct Desk {
     next: AtomicU64,
     waiting: Mutex<Waiting>,
-    /// Whether the workload has ended, and with it ends the sandbox.
-    ending: watch::Sender<bool>,
+    /// How the workload has ended, and with it ends the sandbox.
+    ending: watch::Sender<Option<Ending>>,
 }
 
 #[derive(Debug, Default)]
@@ -90,10 +90,16 @@ impl Launcher {
         Ok(Guest { pid, streams, ended: Some(ended), ending: None, handle })
     }
 
-    /// Waits until the workload has ended. Guests have its grace then, and no more.
-    pub async fn ending(&self) {
+    /// Waits until the workload has ended, and tells how. Guests have its grace then, and no more.
+    pub async fn ending(&self) -> Ending {
+        let mut heard = self.desk.ending.subscribe();
         // Its sender lives as long as `self`.
-        let _ = self.desk.ending.subscribe().wait_for(|ending| *ending).await;
+        heard.wait_for(Option::is_some).await.ok().and_then(|ending| *ending).unwrap_or(KILLED)
+    }
+
+    /// Signals the workload's process group. One that has ended is no error.
+    pub async fn signal_workload(&self, signal: Signal) {
+        let _ = self.line.send_with(&Request::Signal(signal as i32), &[]).await;
     }
 
     /// A TCP socket of the workload's network namespace, for an address of `towards`'s family.
@@ -119,7 +125,7 @@ impl Guest {
             self.ending = ended.await.ok();
             self.ended = None;
         }
-        self.ending.unwrap_or(Ending::Signal(Signal::SIGKILL as i32))
+        self.ending.unwrap_or(KILLED)
     }
 
     /// What signals it.
@@ -181,14 +187,13 @@ impl Desk {
         }
     }
 
-    /// The workload has ended.
-    pub(super) fn announce_end(&self) {
-        self.ending.send_replace(true);
+    /// The workload has ended, so. What was said first counts.
+    pub(super) fn announce_end(&self, how: Ending) {
+        self.ending.send_if_modified(|ending| ending.is_none().then(|| *ending = Some(how)).is_some());
     }
 
     /// The sandbox is over: whoever waits is told.
     pub(super) fn close(&self) {
-        self.announce_end();
         *self.waiting() = Waiting { closed: true, ..Waiting::default() };
     }
 }

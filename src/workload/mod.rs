@@ -15,6 +15,7 @@ pub mod init;
 pub mod launch;
 pub mod launcher;
 pub mod sealed;
+pub mod standard;
 pub mod stdio;
 pub mod supervise;
 pub mod terminal;
@@ -59,6 +60,8 @@ pub struct Orders {
     pub grace: Duration,
     /// Whether more programs will be started beside the workload ([`launcher`]): its init keeps what that takes.
     pub guests: bool,
+    /// Where the workload's standard streams lead.
+    pub standard: standard::Standard,
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::launch::{LaunchError, Running, prepare};
+use super::standard::Standard;
 use super::supervise::{self, Options};
 use super::{Orders, control::Ending};
 use crate::confine::identity::Identity;
@@ -72,6 +73,7 @@ impl World {
             limits: Limits::default(),
             grace: Duration::from_millis(300),
             guests: true,
+            standard: Standard::Inherited,
         };
         Self { directory, orders }
     }

@@ -1,18 +1,18 @@
 //! The other end, for who has no SSH client at hand: commands, shells and forwarded ports through the same door.
 
+mod main_process;
 mod progress;
 mod transfer;
 
+pub use main_process::{attach, logs};
 pub use transfer::{download, upload};
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
-use nix::sys::termios::{self, SetArg, Termios};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -23,16 +23,13 @@ use super::ssh::SshError;
 use super::ssh::channel::{Channel, Closed, Refused, Stream};
 use super::ssh::connection::{Connection, Opener};
 use super::ssh::wire::{Reader, Writer};
+use super::stdio::{self, Raw};
 use crate::contract::{SANDBOX_USER, exit};
 use crate::event::say;
-use crate::sys::tty;
-use crate::workload::tty_modes;
+use crate::workload::standard::Shape;
 
 /// What is read of standard input at a time.
 const CHUNK: usize = 32 << 10;
-
-/// Pieces of standard input that wait to be sent.
-const PIECES: usize = 4;
 
 /// Variables that describe the terminal and language, which a server may take over.
 const TOLD: [&str; 5] = ["LANG", "LC_ALL", "LC_CTYPE", "COLORTERM", "TZ"];
@@ -131,14 +128,24 @@ pub async fn run(place: &Place, line: Option<&[u8]>, terminal: bool) -> Result<u
         }
         None => channel.send_request("shell", true, &[]),
     }
-    let code = attend(&channel, terminal).await;
+    let code = attend(&channel, pass_on(&channel, terminal)).await;
     drop(raw);
     code
 }
 
-async fn attend(channel: &Arc<Channel>, terminal: bool) -> Result<u8, ClientError> {
-    let input = read_standard_input();
-    let fed = tokio::spawn(feed(channel.clone(), input));
+/// Carries this process's streams, until the channel's end or that of `meanwhile`.
+async fn attend(channel: &Arc<Channel>, meanwhile: impl Future<Output = u8>) -> Result<u8, ClientError> {
+    let fed = tokio::spawn(feed(channel.clone(), stdio::input()));
+    let outcome = tokio::select! {
+        outcome = show_all(channel) => outcome,
+        code = meanwhile => Ok(code),
+    };
+    fed.abort();
+    outcome
+}
+
+/// Shows what comes on both streams, to their end; the exit code that stands for how the channel ended.
+async fn show_all(channel: &Channel) -> Result<u8, ClientError> {
     let show = async {
         while let Some(data) = channel.take(Stream::Data).await {
             let mut output = std::io::stdout().lock();
@@ -146,14 +153,10 @@ async fn attend(channel: &Arc<Channel>, terminal: bool) -> Result<u8, ClientErro
         }
         Ok::<_, ClientError>(())
     };
-    let outcome = tokio::select! {
-        (shown, errors, code) = async { tokio::join!(show, show_errors(channel), ended(channel)) } => {
-            shown.and(errors).and(code.ok_or(Closed.into()))
-        }
-        never = pass_on(channel, terminal) => match never {},
-    };
-    fed.abort();
-    outcome
+    // What cannot be shown is the end of it.
+    let shown = async { tokio::try_join!(show, show_errors(channel)) };
+    let ((), code) = tokio::try_join!(async { shown.await.map(drop) }, async { Ok(ended(channel).await) })?;
+    code.ok_or(Closed.into())
 }
 
 async fn show_errors(channel: &Channel) -> Result<(), ClientError> {
@@ -184,47 +187,51 @@ fn code_of_signal(name: &str) -> Option<u8> {
 }
 
 /// Passes on what happens to this process: a new size of the terminal, or without one the signals that would end it.
-async fn pass_on(channel: &Channel, terminal: bool) -> std::convert::Infallible {
-    let streams = (
-        signal(SignalKind::window_change()),
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-        signal(SignalKind::hangup()),
-    );
-    let (Ok(mut resized), Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)) = streams else {
-        return std::future::pending().await;
-    };
+async fn pass_on(channel: &Channel, terminal: bool) -> u8 {
+    let Some(mut caught) = Caught::begin() else { return std::future::pending().await };
     loop {
-        let name = tokio::select! {
-            _ = resized.recv() => {
-                if terminal && let Some(size) = size() {
-                    channel.send_request("window-change", false, &size);
-                }
-                continue;
-            }
-            _ = interrupt.recv() => "INT",
-            _ = terminate.recv() => "TERM",
-            _ = hangup.recv() => "HUP",
+        let Some(signal) = caught.next().await else {
+            caught.resize(channel, terminal);
+            continue;
         };
         let mut details = Vec::new();
-        details.put_string(name.as_bytes());
+        details.put_string(signal.as_str().trim_start_matches("SIG").as_bytes());
         channel.send_request("signal", false, &details);
     }
 }
 
-/// Standard input, read by a thread of its own: it may be a file, which cannot be waited for, and may never end.
-fn read_standard_input() -> mpsc::Receiver<Vec<u8>> {
-    let (pieces, input) = mpsc::channel(PIECES);
-    std::thread::spawn(move || {
-        let mut chunk = vec![0; CHUNK];
-        let mut from = std::io::stdin().lock();
-        while let Ok(length @ 1..) = from.read(&mut chunk) {
-            if pieces.blocking_send(chunk[..length].to_vec()).is_err() {
-                return;
-            }
+/// Signals that come to this process instead of ending it.
+struct Caught {
+    resized: tokio::signal::unix::Signal,
+    ending: [(Signal, tokio::signal::unix::Signal); 3],
+}
+
+impl Caught {
+    fn begin() -> Option<Self> {
+        let catch = |number: Signal| Some((number, signal(SignalKind::from_raw(number as i32)).ok()?));
+        Some(Self {
+            resized: signal(SignalKind::window_change()).ok()?,
+            ending: [catch(Signal::SIGINT)?, catch(Signal::SIGTERM)?, catch(Signal::SIGHUP)?],
+        })
+    }
+
+    /// One that would have ended it; `None` for a new size of the terminal.
+    async fn next(&mut self) -> Option<Signal> {
+        let [(first, one), (second, two), (third, three)] = &mut self.ending;
+        tokio::select! {
+            _ = self.resized.recv() => None,
+            _ = one.recv() => Some(*first),
+            _ = two.recv() => Some(*second),
+            _ = three.recv() => Some(*third),
         }
-    });
-    input
+    }
+
+    /// Tells the size of the terminal, if there is one for the other side.
+    fn resize(&self, channel: &Channel, terminal: bool) {
+        if terminal && let Some(shape) = stdio::shape() {
+            channel.send_request("window-change", false, &size_of(&shape));
+        }
+    }
 }
 
 async fn feed(channel: Arc<Channel>, mut input: mpsc::Receiver<Vec<u8>>) {
@@ -236,44 +243,30 @@ async fn feed(channel: Arc<Channel>, mut input: mpsc::Receiver<Vec<u8>>) {
     channel.eof();
 }
 
-/// Size of the terminal on standard input, as a window-change has it.
-fn size() -> Option<Vec<u8>> {
-    let size = tty::size(std::io::stdin().as_fd()).ok()?;
+/// A size, as `pty-req` and `window-change` have it.
+fn size_of(shape: &Shape) -> Vec<u8> {
     let mut details = Vec::new();
-    for value in [size.ws_col, size.ws_row, size.ws_xpixel, size.ws_ypixel] {
+    for value in [shape.columns, shape.rows, shape.width, shape.height] {
         details.put_u32(value.into());
     }
-    Some(details)
-}
-
-/// The terminal on standard input, every key of which is the other side's until this is dropped.
-struct Raw(Termios);
-
-impl Drop for Raw {
-    fn drop(&mut self) {
-        let _ = termios::tcsetattr(std::io::stdin(), SetArg::TCSADRAIN, &self.0);
-    }
+    details
 }
 
 /// Asks for a terminal like the one that this process has, if it has one.
 fn want_terminal(channel: &Channel) -> Result<Option<Raw>, ClientError> {
     let mut details = Vec::new();
     details.put_string(std::env::var_os("TERM").unwrap_or_default().as_encoded_bytes());
-    details.extend(size().unwrap_or_else(|| vec![0; 16]));
-    let settings = std::io::stdin().is_terminal().then(|| termios::tcgetattr(std::io::stdin()).ok()).flatten();
+    let shape = stdio::shape().unwrap_or_default();
+    details.extend(size_of(&shape));
     let mut modes = Vec::new();
-    for (opcode, value) in settings.iter().flat_map(tty_modes::of) {
+    for (opcode, value) in shape.modes {
         modes.push(opcode);
         modes.put_u32(value);
     }
     modes.push(0);
     details.put_string(&modes);
     channel.send_request("pty-req", false, &details);
-    let Some(settings) = settings else { return Ok(None) };
-    let mut raw = settings.clone();
-    termios::cfmakeraw(&mut raw);
-    termios::tcsetattr(std::io::stdin(), SetArg::TCSADRAIN, &raw).map_err(|errno| own("tcsetattr")(errno.into()))?;
-    Ok(Some(Raw(settings)))
+    Raw::enter().map_err(own("tcsetattr"))
 }
 
 /// A command line that any shell, and who splits it without one, takes for these very words.

@@ -3,8 +3,9 @@
 use std::io::{Read, Write};
 
 use super::*;
-use crate::workload::guest::{Program, Shape, Task};
+use crate::workload::guest::{Program, Task};
 use crate::workload::launcher::{Guest, Launcher};
+use crate::workload::standard::Shape;
 
 fn task(script: &str) -> Task {
     Task {
@@ -114,6 +115,43 @@ fn a_guest_s_terminal_is_the_sandbox_s_own() {
             }
         })
         .await;
+    });
+}
+
+#[test]
+fn a_guest_may_signal_the_workload_and_not_the_other_way_around() {
+    on_runtime(async {
+        for isolated in [false, true] {
+            let script = "trap 'touch signalled' USR1; while [ ! -e guest ]; do sleep 0.05; done; \
+                          kill -0 $(cat guest) 2> refused || touch refused; touch ready; while :; do sleep 0.05; done";
+            let world = World::new(script);
+            let world = if isolated { world.isolated() } else { world };
+            let running = world.start().await.unwrap();
+            let (launcher, workload) = (running.launcher(), running.pid);
+            // The same user, outside of the sandbox.
+            let mut outside = std::process::Command::new("/bin/sleep").arg("86399").uid(UID).gid(GID).spawn().unwrap();
+            beside(running, async {
+                let (mut guest, _) = start(&launcher, &task("echo $$ > new; mv new guest; exec sleep 60")).await;
+                assert!(wait_for(|| world.directory.path().join("ready").exists()).await);
+                assert!(world.read("refused").contains("not permitted"), "{}", world.read("refused"));
+                said(&launcher, &format!("kill -USR1 {workload}")).await;
+                assert!(wait_for(|| world.directory.path().join("signalled").exists()).await);
+                let (mut other, _) = start(&launcher, &task(&format!("kill -9 {}", guest.pid))).await;
+                assert_eq!((other.wait().await, guest.wait().await), (Ending::Code(0), Ending::Signal(9)));
+                if !isolated {
+                    let kill = format!("kill -9 {}", outside.id());
+                    let (mut other, _) = start(&launcher, &task(&kill)).await;
+                    assert_eq!(other.wait().await, Ending::Code(1), "beyond the sandbox nothing is signalled");
+                    assert!(outside.try_wait().unwrap().is_none());
+                    // The control: without a sandbox this user may.
+                    let mut control = std::process::Command::new("/bin/sh");
+                    assert!(control.args(["-c", &kill]).uid(UID).gid(GID).status().unwrap().success());
+                }
+                let _ = outside.kill();
+                outside.wait().unwrap();
+            })
+            .await;
+        }
     });
 }
 
