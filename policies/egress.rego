@@ -124,10 +124,17 @@ paths := array.concat([input.process.path], input.process.ancestors)
 
 permitted(_) if data.runtime.require_binary_identity == false
 
-permitted(policy) if fits(data.index.programs[policy], paths)
+permitted(policy) if {
+	# Said in so many words: not every engine leaves a call alone whose arguments are undefined.
+	input.process.path
+	fits(data.index.programs[policy], paths)
+}
 
 # What lends its right to nobody is the connecting program itself.
-permitted(policy) if fits(data.index.programs[policy].alone, [input.process.path])
+permitted(policy) if {
+	input.process.path
+	fits(data.index.programs[policy].alone, [input.process.path])
+}
 
 fits(tests, _) if tests.any
 

@@ -29,7 +29,7 @@ index := {
 			{"policy": "any", "index": 0, "ports": [80, 443]},
 			{"policy": "git", "index": 1, "ports": [443]},
 		],
-		"db.example.com": [{"policy": "psql", "index": 0, "ports": [5432]}],
+		"db.example.com": [{"policy": "psql", "index": 0, "ports": [5433]}],
 		"everyone.example.com": [{"policy": "everyone", "index": 0, "ports": [443]}],
 		"silent.example.com": [{"policy": "none", "index": 0, "ports": [443]}],
 		"2001:db8::1": [{"policy": "any", "index": 1, "ports": [443]}],
@@ -117,26 +117,26 @@ test_ancestor_grants if {
 }
 
 test_program_that_lends_nothing_is_allowed_itself if {
-	ask("db.example.com", 5432, by("/usr/bin/psql")).action == "allow"
-	ask("db.example.com", 5432, by("/opt/sql/deep/x")).action == "allow"
-	ask("db.example.com", 5432, by("/usr/bin/pg_dump")).action == "allow"
-	ask("db.example.com", 5432, under("/usr/bin/psql", ["/usr/bin/bash"])).action == "allow"
+	ask("db.example.com", 5433, by("/usr/bin/psql")).action == "allow"
+	ask("db.example.com", 5433, by("/opt/sql/deep/x")).action == "allow"
+	ask("db.example.com", 5433, by("/usr/bin/pg_dump")).action == "allow"
+	ask("db.example.com", 5433, under("/usr/bin/psql", ["/usr/bin/bash"])).action == "allow"
 	ask("everyone.example.com", 443, by("/x")).action == "allow"
 }
 
 test_program_that_lends_nothing_is_no_ancestor if {
-	answer := ask("db.example.com", 5432, under("/usr/bin/bash", ["/usr/bin/psql"]))
+	answer := ask("db.example.com", 5433, under("/usr/bin/bash", ["/usr/bin/psql"]))
 	answer.action == "deny"
 	endswith(answer.reason, concat("", [
 		"entry psql allows /usr/bin/psql alone, /opt/sql/** alone, /usr/bin/pg_* alone, ",
 		"/usr/bin/make",
 	]))
-	ask("db.example.com", 5432, under("/usr/bin/bash", ["/opt/sql/x"])).action == "deny"
-	ask("db.example.com", 5432, under("/usr/bin/bash", ["/usr/bin/pg_dump"])).action == "deny"
+	ask("db.example.com", 5433, under("/usr/bin/bash", ["/opt/sql/x"])).action == "deny"
+	ask("db.example.com", 5433, under("/usr/bin/bash", ["/usr/bin/pg_dump"])).action == "deny"
 }
 
 test_other_programs_of_the_same_entry_lend_as_ever if {
-	ask("db.example.com", 5432, under("/usr/bin/bash", ["/usr/bin/psql", "/usr/bin/make"])).action == "allow"
+	ask("db.example.com", 5433, under("/usr/bin/bash", ["/usr/bin/psql", "/usr/bin/make"])).action == "allow"
 }
 
 test_nobody_in_particular_is_not_every_program if {

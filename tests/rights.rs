@@ -7,7 +7,7 @@ const CURL: &str = "curl -sS http://api.example.com/";
 
 /// Becomes git once it has left something behind that asks half a second later. Git waits for the end of its input.
 fn leaving_behind(what: &str) -> String {
-    format!("sleep 4 | sh -c '({what}) >&3 & exec git hash-object --stdin >/dev/null' 3>&1")
+    format!("sleep 4 | sh -c '({what}) >&3 & exec /usr/bin/git hash-object --stdin >/dev/null' 3>&1")
 }
 
 struct Stage {
@@ -52,7 +52,7 @@ fn what_was_left_behind_by_what_became_an_allowed_program_is_not_its_child() {
     let left = leaving_behind(&format!("sleep 0.5; {CURL}"));
     assert!(!stage.reaches(git, &left));
     // Control: what git really starts has its right, and so would the shell's children, were the shell allowed.
-    assert!(stage.reaches(git, &format!("git -c alias.ask='!{CURL}' ask")));
+    assert!(stage.reaches(git, &format!("/usr/bin/git -c alias.ask='!{CURL}' ask")));
     assert!(stage.reaches("{path: /usr/bin/dash}", &left));
 }
 
@@ -61,7 +61,7 @@ fn a_program_that_lends_nothing_is_allowed_alone() {
     let stage = Stage::new();
     let alone = "{path: /usr/bin/git, children: false}";
     let lending = "{path: /usr/bin/git, children: true}";
-    let child = format!("git -c alias.ask='!{CURL}' ask");
+    let child = format!("/usr/bin/git -c alias.ask='!{CURL}' ask");
     // Executed as well before git was: nothing that the kernel tells sets it apart from a child of git's.
     let executed = leaving_behind(&format!("exec sh -c \"sleep 0.5; {CURL}\""));
     for script in [&child, &executed] {

@@ -253,7 +253,7 @@ fn program_rules() {
     refuses(&at("{path: /a/../b}"), "holds \"..\"");
     refuses(&at("{path: '/a/b**'}"), "'**' must be a whole segment");
     refuses(&at("{path: '/a/[bc]*'}"), "only '*' and '**' are wildcards");
-    refuses(&at("{path: /a, children: no}"), "4:33: network_policies.k.binaries[0].children: expected true or false");
+    refuses(&at("{path: /a, children: no}"), "4:37: network_policies.k.binaries[0].children: expected true or false");
     refuses(
         &at("{path: /a, children: false}, {path: /a}"),
         "4:52: network_policies.k.binaries[1].path: listed before with 'children: false'",
