@@ -72,6 +72,9 @@ const TYPE: u64 = 0xf;
 const RAW: u64 = libc::SOCK_RAW as u64;
 const DATAGRAM: u64 = libc::SOCK_DGRAM as u64;
 
+/// Of setpriority(2), whose type C libraries disagree on.
+const PRIO_USER: u32 = 2;
+
 /// Of ioprio_set(2).
 const IOPRIO_WHO_USER: u32 = 3;
 
@@ -315,7 +318,7 @@ pub(super) const GROUPS: &[Group] = &[
         answer: Answer::NotPermitted,
         profiles: ALL,
         calls: &[libc::SYS_setpriority],
-        when: &[&[Test::Is(1, 1)], &[Test::Is(0, libc::PRIO_USER as u32)]],
+        when: &[&[Test::Is(1, 1)], &[Test::Is(0, PRIO_USER)]],
     },
     Group {
         reason: "the same of their place before the disk",
