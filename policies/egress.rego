@@ -118,30 +118,40 @@ granted := [e |
 	permitted(e.policy)
 ]
 
-# The program and what started it: an entry for /usr/bin/git covers the helpers that git runs.
+# The program and what started it: an entry for /usr/bin/git covers the helpers that git runs, unless it says
+# `children: false`.
 paths := array.concat([input.process.path], input.process.ancestors)
 
 permitted(_) if data.runtime.require_binary_identity == false
 
 permitted(policy) if {
+	# Said in so many words: not every engine leaves a call alone whose arguments are undefined.
 	input.process.path
-	data.index.programs[policy].any
+	fits(data.index.programs[policy], paths)
 }
 
+# What lends its right to nobody is the connecting program itself.
 permitted(policy) if {
-	some path in paths
-	data.index.programs[policy].exact[path]
+	input.process.path
+	fits(data.index.programs[policy].alone, [input.process.path])
 }
 
-permitted(policy) if {
-	some directory in data.index.programs[policy].below
-	some path in paths
+fits(tests, _) if tests.any
+
+fits(tests, candidates) if {
+	some path in candidates
+	tests.exact[path]
+}
+
+fits(tests, candidates) if {
+	some directory in tests.below
+	some path in candidates
 	startswith(path, directory)
 }
 
-permitted(policy) if {
-	some pattern in data.index.programs[policy].regex
-	some path in paths
+fits(tests, candidates) if {
+	some pattern in tests.regex
+	some path in candidates
 	regex.match(pattern, path)
 }
 
@@ -160,10 +170,15 @@ shown := 8
 
 allowed_programs(policy) := concat("", ["entry ", policy, " names no program"]) if {
 	count(data.network_policies[policy].binaries) == 0
-} else := concat("", ["entry ", policy, " allows ", concat(", ", array.slice(binaries, 0, shown)), more]) if {
+} else := concat("", ["entry ", policy, " allows ", concat(", ", names), more]) if {
 	binaries := data.network_policies[policy].binaries
+	names := [named_program(binary) | some binary in array.slice(binaries, 0, shown)]
 	more := and_more(count(binaries) - shown)
 }
+
+named_program(binary) := binary.path if binary.children
+
+named_program(binary) := concat("", [binary.path, " alone"]) if not binary.children
 
 and_more(rest) := concat("", [" and ", format_int(rest, 10), " more"]) if rest > 0
 

@@ -8,11 +8,19 @@ runtime := {"require_binary_identity": true}
 relaxed := {"require_binary_identity": false}
 
 policies := {
-	"any": {"binaries": ["**"]},
-	"git": {"binaries": ["/usr/bin/git"]},
+	"any": {"binaries": [lending("**")]},
+	"everyone": {"binaries": [alone("**")]},
+	"git": {"binaries": [lending("/usr/bin/git")]},
 	"none": {"binaries": []},
-	"tools": {"binaries": ["/opt/tools/**", "/usr/bin/python3*"]},
+	"psql": {"binaries": [alone("/usr/bin/psql"), alone("/opt/sql/**"), alone("/usr/bin/pg_*"), lending("/usr/bin/make")]},
+	"tools": {"binaries": [lending("/opt/tools/**"), lending("/usr/bin/python3*")]},
 }
+
+lending(path) := {"path": path, "children": true}
+
+alone(path) := {"path": path, "children": false}
+
+nobody := {"any": false, "exact": {}, "below": [], "regex": []}
 
 index := {
 	"hosts": {
@@ -21,6 +29,8 @@ index := {
 			{"policy": "any", "index": 0, "ports": [80, 443]},
 			{"policy": "git", "index": 1, "ports": [443]},
 		],
+		"db.example.com": [{"policy": "psql", "index": 0, "ports": [5433]}],
+		"everyone.example.com": [{"policy": "everyone", "index": 0, "ports": [443]}],
 		"silent.example.com": [{"policy": "none", "index": 0, "ports": [443]}],
 		"2001:db8::1": [{"policy": "any", "index": 1, "ports": [443]}],
 	},
@@ -36,10 +46,26 @@ index := {
 	},
 	"hostless": [{"policy": "any", "index": 4, "ports": [5432]}],
 	"programs": {
-		"any": {"any": true, "exact": {}, "below": [], "regex": []},
-		"git": {"any": false, "exact": {"/usr/bin/git": true}, "below": [], "regex": []},
-		"none": {"any": false, "exact": {}, "below": [], "regex": []},
-		"tools": {"any": false, "exact": {}, "below": ["/opt/tools/"], "regex": ["^/usr/bin/python3[^/]*$"]},
+		"any": {"any": true, "exact": {}, "below": [], "regex": [], "alone": nobody},
+		"everyone": {
+			"any": false, "exact": {}, "below": [], "regex": [],
+			"alone": {"any": true, "exact": {}, "below": [], "regex": []},
+		},
+		"git": {"any": false, "exact": {"/usr/bin/git": true}, "below": [], "regex": [], "alone": nobody},
+		"none": {"any": false, "exact": {}, "below": [], "regex": [], "alone": nobody},
+		"psql": {
+			"any": false, "exact": {"/usr/bin/make": true}, "below": [], "regex": [],
+			"alone": {
+				"any": false,
+				"exact": {"/usr/bin/psql": true},
+				"below": ["/opt/sql/"],
+				"regex": ["^/usr/bin/pg_[^/]*$"],
+			},
+		},
+		"tools": {
+			"any": false, "exact": {}, "below": ["/opt/tools/"], "regex": ["^/usr/bin/python3[^/]*$"],
+			"alone": nobody,
+		},
 	},
 }
 
@@ -88,6 +114,37 @@ test_denied_program_is_shown_with_what_started_it if {
 
 test_ancestor_grants if {
 	ask("github.com", 443, under("/usr/lib/git-core/git-remote-https", ["/usr/bin/git"])).action == "allow"
+}
+
+test_program_that_lends_nothing_is_allowed_itself if {
+	ask("db.example.com", 5433, by("/usr/bin/psql")).action == "allow"
+	ask("db.example.com", 5433, by("/opt/sql/deep/x")).action == "allow"
+	ask("db.example.com", 5433, by("/usr/bin/pg_dump")).action == "allow"
+	ask("db.example.com", 5433, under("/usr/bin/psql", ["/usr/bin/bash"])).action == "allow"
+	ask("everyone.example.com", 443, by("/x")).action == "allow"
+}
+
+test_program_that_lends_nothing_is_no_ancestor if {
+	answer := ask("db.example.com", 5433, under("/usr/bin/bash", ["/usr/bin/psql"]))
+	answer.action == "deny"
+	endswith(answer.reason, concat("", [
+		"entry psql allows /usr/bin/psql alone, /opt/sql/** alone, /usr/bin/pg_* alone, ",
+		"/usr/bin/make",
+	]))
+	ask("db.example.com", 5433, under("/usr/bin/bash", ["/opt/sql/x"])).action == "deny"
+	ask("db.example.com", 5433, under("/usr/bin/bash", ["/usr/bin/pg_dump"])).action == "deny"
+}
+
+test_other_programs_of_the_same_entry_lend_as_ever if {
+	ask("db.example.com", 5433, under("/usr/bin/bash", ["/usr/bin/psql", "/usr/bin/make"])).action == "allow"
+}
+
+test_nobody_in_particular_is_not_every_program if {
+	answer := egress.decision with input as {"network": {"host": "everyone.example.com", "port": 443}}
+		with data.runtime as runtime
+		with data.network_policies as policies
+		with data.index as index
+	answer.action == "deny"
 }
 
 test_entry_without_programs_grants_nothing if {

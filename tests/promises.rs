@@ -52,6 +52,7 @@ mod programs;
 mod proxy_pod;
 mod reload;
 mod render;
+mod rights;
 mod run;
 mod sidecar;
 mod sideload;

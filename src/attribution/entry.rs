@@ -15,6 +15,9 @@ const STAT: usize = 256;
 /// `PF_KTHREAD`, in the flags of /proc/PID/stat.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
+/// `PF_FORKNOEXEC`, in the same place: set by fork(2), cleared by execve(2) (include/linux/sched.h, `begin_new_exec`).
+const FORKED_ONLY: u64 = 0x40;
+
 /// What is read of a `stat` (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Status {
@@ -42,6 +45,11 @@ impl Status {
 
     pub(super) fn is_kernel_thread(&self) -> bool {
         self.flags & KERNEL_THREAD != 0
+    }
+
+    /// Whether it has executed nothing since it was forked, and so still runs what its parent ran at that time.
+    pub(super) fn is_forked_only(&self) -> bool {
+        self.flags & FORKED_ONLY != 0
     }
 }
 

@@ -9,6 +9,12 @@
 //!
 //! What identity does not prove:
 //! - Code loaded into an allowed program (`LD_PRELOAD`, an interpreter's script, ptrace(2) among its own).
+//! - Who started a process. The kernel tells who its parent *is*, and what that one runs *now*. What a process started
+//!   before it executed an allowed program is a child of that program ever after, without its part. Only what has not
+//!   executed anything itself since it was forked off gives that away (`PF_FORKNOEXEC`: it runs what its parent ran then),
+//!   and ends the chain (`Attributor::chain`). Of all else procfs tells no time of execution, and the kernel's own
+//!   counters (`self_exec_id`, `parent_exec_id`) are not shown. So ancestors are a convenience for programs that work
+//!   through helpers; an entry with `children: false` does not look at them.
 //! - A socket that no table holds. One parked in a Unix socket's message (`SCM_RIGHTS`) is held by nobody while it is
 //!   looked for, and counting those (`scm_fds` in fdinfo) would mean to read every Unix socket of every process for every
 //!   connection, since others can send to one that sleeps. And a thread that is blocked in a system call on the socket
@@ -17,8 +23,19 @@
 //!   another has it. Forking does not hide anything (see `ROUNDS`); messages between two processes may, for as long as
 //!   they hit the instant.
 //!
-//! All of these need the allowed program's part: it must have opened the connection and handed it on, or not closed it on
-//! exec. A program that no policy allows cannot open one that is taken for another's.
+//! None of these needs the allowed program's part, only that whoever is up to it may execute it. A process that connects,
+//! parks a copy of the socket and lets an allowed program inherit the other one (by execve(2), its output being a full
+//! pipe so that it stands still) has the connection judged as that program's, and takes the copy out again when it is
+//! open. To note at accept(2) who holds a connection, and to refuse it where that process runs something else when it is
+//! judged, would not mend this, and cost every connection a second search: the allowed program can be executed with the
+//! socket *before* that is connected, and the copy that connects be written to and parked within some microseconds, of which
+//! a look takes more. No process changes its program meanwhile. (Written in Python, and with git: 18 of 20 connections
+//! were taken for git's.) What would help is to see that a copy is parked: unix_diag tells which Unix sockets have something
+//! in their queue (`UDIAG_SHOW_RQLEN`), and `scm_fds` in fdinfo, of these alone, whether descriptors are in it. That is one
+//! more dump by netlink for each connection, and not done.
+//!
+//! So identity tells programs apart that do not work against it, and bounds what the others reach by what they could have
+//! an allowed program do in any case: each right is best given to few programs, and for narrow destinations.
 
 mod confirm;
 mod diagnosis;
@@ -78,7 +95,8 @@ pub struct Program {
     /// What the process runs.
     pub executable: Executable,
     /// What its parents run, nearest first, up to the sandbox's first process. A run of the same executable counts once,
-    /// so that a process and what it forked off, or is about to replace by another program, are one program.
+    /// so that a process and what it forked off, or is about to replace by another program, are one program. What was
+    /// forked off before its parent became another program is none of that one's.
     pub ancestors: Arc<[Executable]>,
 }
 
@@ -248,10 +266,10 @@ impl Attributor {
                 return Ok(None);
             }
             let child = current.pid;
-            let parent_of = |process: &Process| -> Result<u32, AttributionError> {
+            let parent_of = |process: &Process| -> Result<(u32, bool), AttributionError> {
                 process.parent().map_err(|error: io::Error| AttributionError::reading(child, "the parent", error))
             };
-            let parent = parent_of(&current)?;
+            let (parent, _) = parent_of(&current)?;
             if self.sandbox.is_outside(parent) {
                 current.note_at_top();
                 break;
@@ -262,7 +280,8 @@ impl Attributor {
                 .map_err(|error| AttributionError::reading(parent, "the directory", error))?
                 .ok_or(AttributionError::Unsettled { pid: parent })?;
             // A parent that ended before it was opened may have left its number to another.
-            if parent_of(&current)? != parent {
+            let (still, is_forked_only) = parent_of(&current)?;
+            if still != parent {
                 return Err(AttributionError::Unsettled { pid: parent });
             }
             if self.sandbox.is_first(parent)
@@ -279,6 +298,11 @@ impl Attributor {
                 Err(error) => return Err(error),
             };
             if chain.last().unwrap_or(executable) != &above {
+                // It runs what its parent ran when it was forked, and that was something else: the program that the parent
+                // runs now did not start it (or it was left to a parent that never did).
+                if is_forked_only {
+                    break;
+                }
                 chain.push(above);
             }
             current = next;

@@ -157,9 +157,10 @@ impl Process {
         read_only(&self.directory, "exe")
     }
 
-    /// The process that it reports its end to; 0 for none within the procfs.
-    pub(super) fn parent(&self) -> io::Result<u32> {
-        Ok(self.status()?.parent)
+    /// The process that it reports its end to, 0 for none within the procfs; and whether it still runs what that one ran
+    /// when it was forked.
+    pub(super) fn parent(&self) -> io::Result<(u32, bool)> {
+        self.status().map(|status| (status.parent, status.is_forked_only()))
     }
 
     /// Whether [`note_at_top`](Self::note_at_top) was said.

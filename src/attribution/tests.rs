@@ -180,6 +180,31 @@ fn ancestors_are_named_nearest_first_and_a_fork_of_the_same_program_is_that_prog
 }
 
 #[test]
+fn what_was_forked_off_before_a_program_was_executed_is_not_its_child() {
+    // Bash connects: once forked off by a bash that becomes perl, once started by perl.
+    for started in [false, true] {
+        let proxy = Proxy::new();
+        let attributor = below();
+        let connect = format!("read line; exec 3<>/dev/tcp/127.0.0.1/{}; read line", proxy.port());
+        let mut workload = Workload::bash(&if started {
+            format!("exec /usr/bin/perl -e '$| = 1; print \"runs\\n\"; system(\"/bin/bash\", \"-c\", \"{connect}\")'")
+        } else {
+            format!("({connect}) <&0 & exec /usr/bin/perl -e '$| = 1; print \"runs\\n\"; sleep 60'")
+        });
+        assert_eq!(workload.hear(), "runs");
+        workload.tell("connect");
+        let (stream, client) = proxy.accept();
+        let claim = attributor.first_owner(client, proxy.at).unwrap();
+        assert_eq!(&*claim.program.executable.path, real("/bin/bash"));
+        assert_ne!(claim.pid, workload.pid());
+        let paths: Vec<_> = claim.program.ancestors.iter().map(|ancestor| ancestor.path.to_string()).collect();
+        let above = if started { vec![real("/usr/bin/perl")] } else { Vec::new() };
+        assert_eq!(paths, above);
+        attributor.confirm(&claim, &stream).unwrap();
+    }
+}
+
+#[test]
 fn a_connection_inherited_by_another_program_is_ambiguous() {
     let attributor = below();
     for (inherited, agrees) in [(true, false), (false, true)] {

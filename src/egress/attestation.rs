@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::authorize::Owner;
 use super::wire::Transport;
@@ -42,13 +42,18 @@ impl Attestation {
     /// that could be believed.
     pub(super) async fn owner_of(&self, socket: &Arc<TcpStream>, proxy: &Proxy) -> Option<(Owner, Vec<u8>)> {
         let mut bytes = Vec::new();
-        let mut patience = proxy.patience.keep_alive;
+        // Like a head: silence may last before its first byte, and all of it comes within one time from there on, however
+        // little at once.
+        let mut until = Instant::now() + proxy.patience.keep_alive;
+        let mut begun_yet = false;
         loop {
             match begun(&bytes) {
                 Begun::Other => return Some((Owner::Unattributed(self.direct.clone()), bytes)),
                 Begun::Short(whole) => {
-                    read_more(socket, &mut bytes, whole.max(limits::HEAD_BYTES), patience).await?;
-                    patience = proxy.patience.head;
+                    read_more(socket, &mut bytes, whole.max(limits::HEAD_BYTES), until).await?;
+                    if !begun_yet {
+                        (begun_yet, until) = (true, Instant::now() + proxy.patience.head);
+                    }
                 }
                 Begun::Hello(length) => {
                     self.hold_session(socket, bytes.get(..length)?, proxy).await;
@@ -124,8 +129,8 @@ impl Attestation {
     }
 }
 
-/// Reads more of what a client sends, up to `most` in all; `None` when it is silent for too long, or gone.
-async fn read_more(socket: &TcpStream, bytes: &mut Vec<u8>, most: usize, patience: Duration) -> Option<()> {
+/// Reads more of what a client sends, up to `most` in all; `None` when nothing comes until then, or it is gone.
+async fn read_more(socket: &TcpStream, bytes: &mut Vec<u8>, most: usize, until: Instant) -> Option<()> {
     let wait = async {
         loop {
             socket.readable().await?;
@@ -143,7 +148,7 @@ async fn read_more(socket: &TcpStream, bytes: &mut Vec<u8>, most: usize, patienc
             }
         }
     };
-    timeout(patience, wait).await.ok()?.ok()
+    timeout_at(until, wait).await.ok()?.ok()
 }
 
 /// Waits for the end of a stream on which nothing more should come.

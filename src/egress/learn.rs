@@ -16,6 +16,9 @@ const MAX_RULES: usize = 64;
 /// Endpoints in all: beyond them nothing more is learned, which is said.
 const MAX_ENDPOINTS: usize = 2048;
 
+/// Whose connections are where programs do not count.
+const EVERY_PROGRAM: &str = "**";
+
 /// How a request was made, as far as the policy tells such apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Manner {
@@ -82,7 +85,7 @@ impl Learner {
     }
 
     fn with(&self, owner: &Owner, intent: &Intent, note: impl FnOnce(&mut Seen)) {
-        let program = owner.binary().unwrap_or_else(|| "**".to_owned());
+        let program = owner.binary().unwrap_or_else(|| EVERY_PROGRAM.to_owned());
         let destination = (intent.host.to_string(), intent.port);
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = notes.programs.get(&program).is_some_and(|seen| seen.contains_key(&destination));
@@ -123,7 +126,12 @@ impl Learner {
         let mut names = BTreeSet::new();
         for (program, destinations) in &notes.programs {
             let _ = writeln!(yaml, "  {}:\n    binaries:", name(program, &mut names));
-            let _ = writeln!(yaml, "      - path: {}\n    endpoints:", quoted(program));
+            let _ = writeln!(yaml, "      - path: {}", quoted(program));
+            // It made the connection itself, so that nothing needs its right besides.
+            if program != EVERY_PROGRAM {
+                yaml.push_str("        children: false\n");
+            }
+            yaml.push_str("    endpoints:\n");
             for ((host, port), seen) in destinations {
                 endpoints(&mut yaml, host, *port, seen);
             }
@@ -232,7 +240,7 @@ pub fn everything() -> crate::policy::Policy {
     let entry = crate::policy::NetworkPolicy {
         key: "learn".to_owned(),
         endpoints: vec![endpoint],
-        binaries: vec!["**".to_owned()],
+        binaries: vec![crate::policy::Binary::any()],
     };
     crate::policy::Policy { network: vec![std::sync::Arc::new(entry)], ..crate::policy::Policy::restrictive_default() }
 }

@@ -173,7 +173,7 @@ fn printable_to(text: &str, most: usize) -> Cow<'_, str> {
             shown.push('…');
             break;
         }
-        if character.is_control() || reorders(character) {
+        if misleads(character) {
             shown.extend(character.escape_unicode());
         } else {
             shown.push(character);
@@ -182,10 +182,24 @@ fn printable_to(text: &str, most: usize) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Format characters that end lines or turn the direction of text (Unicode UAX #9 §2), and so can make a line read as
-/// another.
-fn reorders(character: char) -> bool {
-    matches!(character, '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Whether a character does anything else than show itself: it steers the terminal, ends a line, turns the direction of
+/// text (UAX #9 §2, `Bidi_Control`), or is not seen, so that two names look like one (UTS #39 §3.1; general category Cf).
+/// Whoever shows what a workload may have chosen shows such by its number.
+#[must_use]
+pub fn misleads(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 #[cfg(test)]

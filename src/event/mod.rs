@@ -32,6 +32,7 @@ pub mod metrics;
 pub mod redact;
 pub mod time;
 
+pub use line::misleads;
 pub use sink::{Destination, Events, EventsConfig, LogLevel, SandboxIdentity, UnknownLevel};
 
 use std::net::IpAddr;

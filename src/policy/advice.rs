@@ -59,8 +59,9 @@ pub(super) fn next_steps(question: Question<'_>, closest: Option<&NetworkPolicy>
             }
             if let Some(program) = program
                 && let Some(first) = entry.binaries.first()
-                && !first.contains('*')
+                && !first.path.contains('*')
             {
+                let first = &first.path;
                 steps.push(format!("or let {first} make the connection instead of {}", program.executable.path));
             }
         }

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::pattern::{HostGlob, ProgramTest};
-use super::{Endpoint, HostPattern, Policy, resolve};
+use super::{Binary, Endpoint, HostPattern, Policy, resolve};
 
 /// The root of `data`.
 #[derive(Debug, Serialize)]
@@ -28,7 +28,7 @@ struct Runtime {
 #[derive(Debug, Serialize)]
 struct Entry<'p> {
     endpoints: Vec<WrittenEndpoint<'p>>,
-    binaries: &'p [String],
+    binaries: &'p [Binary],
 }
 
 #[derive(Debug, Serialize)]
@@ -63,8 +63,18 @@ struct FoundByPattern<'p> {
     size: usize,
 }
 
+/// What an entry's programs are held against.
 #[derive(Debug, Default, Serialize)]
 struct Programs {
+    /// The connecting program and what started it. Rules that know of nothing else allow too little, not too much.
+    #[serde(flatten)]
+    lending: Tests,
+    /// The connecting program.
+    alone: Tests,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Tests {
     any: bool,
     exact: BTreeMap<String, bool>,
     below: Vec<String>,
@@ -116,21 +126,27 @@ impl<'p> WrittenEndpoint<'p> {
 }
 
 impl Programs {
-    fn of(binaries: &[String], root: &Path) -> Self {
+    fn of(binaries: &[Binary], root: &Path) -> Self {
         let mut programs = Self::default();
-        for pattern in binaries {
-            match ProgramTest::of(pattern) {
-                ProgramTest::Any => programs.any = true,
-                ProgramTest::Below(directory) => programs.below.push(directory),
-                ProgramTest::Regex(regex) => programs.regex.push(regex),
-                ProgramTest::Exact => {
-                    if let Some(real) = resolve::within(root, Path::new(pattern)) {
-                        programs.exact.insert(real, true);
-                    }
-                    programs.exact.insert(pattern.clone(), true);
-                }
-            }
+        for Binary { path, children } in binaries {
+            if *children { &mut programs.lending } else { &mut programs.alone }.add(path, root);
         }
         programs
+    }
+}
+
+impl Tests {
+    fn add(&mut self, pattern: &str, root: &Path) {
+        match ProgramTest::of(pattern) {
+            ProgramTest::Any => self.any = true,
+            ProgramTest::Below(directory) => self.below.push(directory),
+            ProgramTest::Regex(regex) => self.regex.push(regex),
+            ProgramTest::Exact => {
+                if let Some(real) = resolve::within(root, Path::new(pattern)) {
+                    self.exact.insert(real, true);
+                }
+                self.exact.insert(pattern.to_owned(), true);
+            }
+        }
     }
 }

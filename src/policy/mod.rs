@@ -87,8 +87,32 @@ pub struct NetworkPolicy {
     pub key: String,
     /// Destinations.
     pub endpoints: Vec<Endpoint>,
-    /// Programs that may reach them: exact paths or globs.
-    pub binaries: Vec<String>,
+    /// Programs that may reach them.
+    pub binaries: Vec<Binary>,
+}
+
+/// A program that an entry names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Binary {
+    /// An exact path or a glob.
+    pub path: String,
+    /// Whether it lends its right to what is below it: the entry then matches as an ancestor too. Otherwise it matches
+    /// the connecting program alone.
+    pub children: bool,
+}
+
+impl Binary {
+    /// Every program there is.
+    #[must_use]
+    pub fn any() -> Self {
+        Self { path: "**".to_owned(), children: true }
+    }
+}
+
+impl std::fmt::Display for Binary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.path, if self.children { "" } else { " alone" })
+    }
 }
 
 /// A destination that an entry allows.

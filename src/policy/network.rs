@@ -10,7 +10,7 @@ use super::pattern;
 use super::reader::{Fields, Reader, join, shown};
 use super::request::{self, Owner};
 use super::yaml::{Node, Place};
-use super::{Endpoint, HostPattern, NetworkPolicy};
+use super::{Binary, Endpoint, HostPattern, NetworkPolicy};
 
 /// Longest name of an entry: it is quoted in headers, events and denials.
 const MAX_KEY: usize = 128;
@@ -250,16 +250,19 @@ fn overlap_v6(one: Ipv6Net, two: Ipv6Net) -> bool {
     one.contains(&two) || two.contains(&one)
 }
 
-fn binaries(reader: &mut Reader, entry: Fields<'_>, at: &str) -> Vec<String> {
+fn binaries(reader: &mut Reader, entry: Fields<'_>, at: &str) -> Vec<Binary> {
     let Some(node) = entry.get("binaries") else { return Vec::new() };
     let field = join(at, "binaries");
-    let mut binaries = Vec::new();
+    let mut binaries: Vec<Binary> = Vec::new();
     for (index, item) in reader.list(node, &field).iter().enumerate() {
         let at = format!("{field}[{index}]");
-        let Some(fields) = reader.fields(item, &at, &["path", "harness"]) else { continue };
+        let Some(fields) = reader.fields(item, &at, &["path", "children", "harness"]) else { continue };
         if let Some((key, _)) = fields.entry("harness") {
             reader.note(key.place, &join(&at, "harness"), "deprecated, and grants nothing", "remove the field");
         }
+        let field = join(&at, "children");
+        // What cannot be read lends nothing; the policy is refused for it in any case.
+        let children = fields.get("children").is_none_or(|node| reader.boolean(node, &field).unwrap_or(false));
         let at = join(&at, "path");
         let Some(node) = fields.get("path") else {
             reader.note(fields.place, &at, "missing", "write '- path: /usr/bin/curl'");
@@ -267,8 +270,14 @@ fn binaries(reader: &mut Reader, entry: Fields<'_>, at: &str) -> Vec<String> {
         };
         let Some(text) = reader.text(node, &at) else { continue };
         match pattern::binary(text) {
-            Ok(path) if !binaries.contains(&path) => binaries.push(path),
-            Ok(_) => {}
+            Ok(path) => match binaries.iter().find(|known| known.path == path) {
+                None => binaries.push(Binary { path, children }),
+                Some(known) if known.children == children => {}
+                Some(known) => {
+                    let message = format!("listed before with 'children: {}'", known.children);
+                    reader.note(node.place, &at, message, "keep the one that is meant");
+                }
+            },
             Err(error) => {
                 let message = format!("{error} (found {})", shown(node));
                 reader.note(node.place, &at, message, "write the program's absolute path");

@@ -12,7 +12,7 @@ use super::pattern::MAX_PATH;
 use super::problem::{LoadError, Problem};
 use super::reader::{Fields, Reader, join, shown};
 use super::yaml::{self, Node};
-use super::{Compatibility, Endpoint, Filesystem, HostPattern, NetworkPolicy, Policy, ProcessIdentity};
+use super::{Binary, Compatibility, Endpoint, Filesystem, HostPattern, NetworkPolicy, Policy, ProcessIdentity};
 
 /// Largest policy read. Ten thousand endpoints fit; what is larger is no policy that someone reviewed, and a reader
 /// without a bound is a way to exhaust the supervisor.
@@ -250,7 +250,7 @@ impl Policy {
             inspection: None,
         });
         let entry =
-            NetworkPolicy { key: "allow".to_owned(), endpoints: endpoints.collect(), binaries: vec!["**".to_owned()] };
+            NetworkPolicy { key: "allow".to_owned(), endpoints: endpoints.collect(), binaries: vec![Binary::any()] };
         let network = if destinations.is_empty() { Vec::new() } else { vec![Arc::new(entry)] };
         Self { network, ..Self::restrictive_default() }
     }

@@ -183,7 +183,7 @@ mod tests {
     use crate::attribution::Executable;
     use crate::policy::document::Document;
     use crate::policy::engine::RegoEngine;
-    use crate::policy::{Endpoint, HostPattern};
+    use crate::policy::{Binary, Endpoint, HostPattern};
 
     const GITHUB: &str = "
 version: 1
@@ -279,6 +279,25 @@ network_policies:
         let snapshot = super::tests::snapshot(added, true);
         for (host, port) in [("api.example.org", 443), ("github.com", 22), ("github.com", 443)] {
             assert!(ask(&snapshot, host, port, Some(&curl)).allows(), "{host}:{port}");
+        }
+    }
+
+    #[test]
+    fn what_lends_nothing_is_asked_of_the_connecting_program_alone() {
+        for (pattern, path) in
+            [("/usr/bin/git", "/usr/bin/git"), ("/opt/**", "/opt/a"), ("/usr/bin/py*", "/usr/bin/py3"), ("**", "/x")]
+        {
+            for (children, below) in [(false, pattern == "**"), (true, true)] {
+                let text = format!(
+                    "{{version: 1, network_policies: {{k: {{endpoints: [{{host: github.com, port: 443}}], binaries: \
+                     [{{path: '{pattern}', children: {children}}}]}}}}}}"
+                );
+                let snapshot = snapshot(&text, true);
+                let allows = |program: &Program| ask(&snapshot, "github.com", 443, Some(program)).allows();
+                assert!(allows(&program(path, &["/usr/bin/bash"])), "{text}");
+                assert_eq!(allows(&program("/usr/bin/bash", &[path])), below, "{text}");
+                assert!(!ask(&snapshot, "github.com", 443, None).allows(), "{text}");
+            }
         }
     }
 
@@ -385,7 +404,7 @@ network_policies:
             inspection: None,
                 })
                 .collect();
-            let entry = NetworkPolicy { key: "k".into(), endpoints, binaries: vec!["**".into()] };
+            let entry = NetworkPolicy { key: "k".into(), endpoints, binaries: vec![Binary::any()] };
             let mut policy = Policy::restrictive_default();
             policy.network.push(Arc::new(entry));
             let snapshot = with_rules(policy, None, false);

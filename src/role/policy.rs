@@ -170,6 +170,12 @@ fn in_words(
     for (entry, index) in &decision.endpoints {
         writeln!(out, "endpoint: network_policies.{}.endpoints[{index}]: {}", entry.key, entry.endpoints[*index])?;
     }
+    for (at, (entry, _)) in decision.endpoints.iter().enumerate() {
+        let told = decision.endpoints[..at].iter().any(|(before, _)| before.key == entry.key);
+        for binary in entry.binaries.iter().filter(|binary| !told && !binary.children) {
+            writeln!(out, "lends nothing to what it starts: network_policies.{}.binaries: {}", entry.key, binary.path)?;
+        }
+    }
     for step in &decision.next_steps {
         writeln!(out, "next step: {step}")?;
     }
@@ -191,7 +197,10 @@ fn in_json(
     let endpoints: Vec<_> = decision
         .endpoints
         .iter()
-        .map(|(entry, index)| json!({"policy": entry.key, "index": index, "endpoint": entry.endpoints[*index].to_string()}))
+        .map(|(entry, index)| {
+            let endpoint = entry.endpoints[*index].to_string();
+            json!({"policy": entry.key, "index": index, "endpoint": endpoint, "binaries": entry.binaries})
+        })
         .collect();
     let answer = json!({
         "action": if decision.allows() { "allow" } else { "deny" },
@@ -287,6 +296,27 @@ network_policies:
         assert!(out.contains("next step: add under network_policies.api.binaries: - path: /nonexistent/wget"), "{out}");
         let (code, out, _) = asked(POLICY, "a.example.com", 443, None, false);
         assert_eq!(code, SUCCESS, "{out}");
+    }
+
+    #[test]
+    fn explain_tells_who_lends_nothing() {
+        let alone = POLICY.replace("nonexistent/curl", "nonexistent/bash, children: false");
+        let (code, out, _) = asked(&alone, "a.example.com", 443, Some("/nonexistent/bash"), false);
+        assert_eq!(code, SUCCESS, "{out}");
+        let said = "lends nothing to what it starts: network_policies.api.binaries: /nonexistent/bash\n";
+        assert!(out.contains(said), "{out}");
+        let (_, out, _) = asked(&alone, "a.example.com", 443, Some("/nonexistent/bash"), true);
+        let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(answer["endpoints"][0]["binaries"], json!([{"path": "/nonexistent/bash", "children": false}]));
+        // Everything that is asked about was started by bash.
+        let (code, out, _) = asked(&alone, "a.example.com", 443, Some("/nonexistent/wget"), false);
+        assert_eq!(code, FAILURE, "{out}");
+        assert!(out.contains("entry api allows /nonexistent/bash alone\n"), "{out}");
+        // Control: what lends is enough, and nothing is said.
+        let lending = POLICY.replace("nonexistent/curl", "nonexistent/bash");
+        let (code, out, _) = asked(&lending, "a.example.com", 443, Some("/nonexistent/wget"), false);
+        assert_eq!(code, SUCCESS, "{out}");
+        assert!(!out.contains("lends"), "{out}");
     }
 
     #[test]

@@ -72,6 +72,12 @@ const TYPE: u64 = 0xf;
 const RAW: u64 = libc::SOCK_RAW as u64;
 const DATAGRAM: u64 = libc::SOCK_DGRAM as u64;
 
+/// Of setpriority(2), whose type C libraries disagree on.
+const PRIO_USER: u32 = 2;
+
+/// Of ioprio_set(2).
+const IOPRIO_WHO_USER: u32 = 3;
+
 /// `KCMP_FILE` of kcmp(2).
 const KCMP_FILE: u32 = 0;
 
@@ -292,6 +298,34 @@ pub(super) const GROUPS: &[Group] = &[
         profiles: ALL,
         calls: &[libc::SYS_prlimit64],
         when: &[&[Test::Not(0, 0)]],
+    },
+    Group {
+        reason: "how the processor is shared, of process 1, which is the sandbox's init or supervisor and may have the same user: \
+                 what runs last, or on one busy processor, neither forwards nor ends anything. All other numbers pass, since \
+                 programs name their own threads by them",
+        answer: Answer::NotPermitted,
+        profiles: ALL,
+        calls: &[
+            libc::SYS_sched_setaffinity,
+            libc::SYS_sched_setscheduler,
+            libc::SYS_sched_setparam,
+            libc::SYS_sched_setattr,
+        ],
+        when: &[&[Test::Is(0, 1)]],
+    },
+    Group {
+        reason: "the same, and of all processes of a user at once",
+        answer: Answer::NotPermitted,
+        profiles: ALL,
+        calls: &[libc::SYS_setpriority],
+        when: &[&[Test::Is(1, 1)], &[Test::Is(0, PRIO_USER)]],
+    },
+    Group {
+        reason: "the same of their place before the disk",
+        answer: Answer::NotPermitted,
+        profiles: ALL,
+        calls: &[libc::SYS_ioprio_set],
+        when: &[&[Test::Is(1, 1)], &[Test::Is(0, IOPRIO_WHO_USER)]],
     },
     Group {
         reason: "typing into the terminal that the workload was given, for the shell outside to run",

@@ -63,6 +63,38 @@ fn limits_are_each_process_s_own() {
 }
 
 #[test]
+fn the_processor_s_share_is_set_of_threads_and_not_of_process_1() {
+    const BAD: usize = usize::MAX;
+    const IDLE: usize = libc::SCHED_IDLE as usize;
+    let profile = Profile::Baseline;
+    // Neither with the filter nor without does any of these change something: pointers and classes are no good.
+    let of = |who: usize| {
+        [
+            ("affinity", libc::SYS_sched_setaffinity, [who, 8, BAD, 0, 0, 0]),
+            ("class", libc::SYS_sched_setscheduler, [who, IDLE, BAD, 0, 0, 0]),
+            ("parameters", libc::SYS_sched_setparam, [who, BAD, 0, 0, 0, 0]),
+            ("attributes", libc::SYS_sched_setattr, [who, BAD, 0, 0, 0, 0]),
+            ("place before the disk", libc::SYS_ioprio_set, [1, who, BAD, 0, 0, 0]),
+        ]
+    };
+    for (name, number, arguments) in of(1) {
+        refused(profile, name, number, arguments, Errno::EPERM);
+    }
+    let some_thread = usize::try_from(std::process::id()).unwrap();
+    for (name, number, arguments) in of(0).into_iter().chain(of(some_thread)) {
+        passes(profile, name, number, arguments);
+    }
+    // A user without processes, and a process that cannot be: numbers end below that.
+    let (nobody, none) = (4_000_000_000, 0x7fff_ffff);
+    refused(profile, "priority of process 1", libc::SYS_setpriority, [0, 1, 0, 0, 0, 0], Errno::EPERM);
+    refused(profile, "priority of a user", libc::SYS_setpriority, [2, nobody, 0, 0, 0, 0], Errno::EPERM);
+    refused(profile, "a user before the disk", libc::SYS_ioprio_set, [3, nobody, 0x4000, 0, 0, 0], Errno::EPERM);
+    for arguments in [[0, 0, 0, 0, 0, 0], [0, none, 0, 0, 0, 0], [1, none, 0, 0, 0, 0]] {
+        passes(profile, "priority of one's own", libc::SYS_setpriority, arguments);
+    }
+}
+
+#[test]
 fn every_call_that_a_profile_refuses_whatever_its_arguments_is_refused() {
     for profile in [Profile::Baseline, Profile::Strict, Profile::Gpu] {
         for group in GROUPS.iter().filter(|group| group.profiles.contains(&profile) && group.when.is_empty()) {

@@ -1,6 +1,7 @@
 //! The proxy against origins on this host's loopback, which the host alias reaches: no namespace is needed, and the
 //! guard is in force for every other name.
 
+mod attestation;
 mod connect;
 mod forward;
 mod intercept;
@@ -24,6 +25,7 @@ use super::tls::Termination;
 use super::tls::authority::Authority;
 use super::tls::upstream::Upstream;
 use super::{ParentSettings, Proxy, Resolver, Settings};
+use crate::attest::Verifier;
 use crate::attribution::Attributor;
 use crate::contract::HOST_ALIAS;
 use crate::event::{Event, Events, NetworkActivity};
@@ -100,6 +102,17 @@ impl Fixture {
         attributor: Option<Arc<Attributor>>,
         parent: Option<ParentSettings>,
     ) -> Self {
+        Self::with_all(network, resolver, patience, attributor, parent, None).await
+    }
+
+    async fn with_all(
+        network: Vec<String>,
+        resolver: Resolver,
+        patience: Patience,
+        attributor: Option<Arc<Attributor>>,
+        parent: Option<ParentSettings>,
+        attestation: Option<Verifier>,
+    ) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let policy = tempfile::NamedTempFile::new().unwrap();
@@ -117,7 +130,7 @@ impl Fixture {
         let settings = Settings {
             store: store.clone(),
             attributor,
-            attestation: None,
+            attestation,
             resolver,
             parent,
             own_addresses: vec![address],

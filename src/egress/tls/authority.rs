@@ -82,7 +82,7 @@ pub enum AuthorityError {
         what: String,
     },
     /// The key cannot be used.
-    #[error("{}: {reason}; expected a private key in PKCS #8, as `openssl pkcs8 -topk8 -nodes` writes it", path.display())]
+    #[error("{}: {reason}; expected a private key in PKCS #8, as `openssl pkcs8 -topk8 -nocrypt` writes it", path.display())]
     Key {
         /// The file.
         path: PathBuf,

@@ -144,7 +144,7 @@ pub(super) fn quoted(text: &str) -> String {
             out.push('…');
             break;
         }
-        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+        if crate::event::misleads(c) { out.extend(c.escape_default()) } else { out.push(c) }
     }
     out
 }

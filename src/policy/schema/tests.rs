@@ -71,7 +71,9 @@ network_policies:
     assert_eq!(entry.endpoints[0].to_string(), "example.com:443,8443");
     assert!(entry.endpoints[0].tls_skip && !entry.endpoints[1].tls_skip);
     assert!(entry.endpoints[1].host.is_none() && entry.endpoints[1].lists("10.1.2.3".parse().unwrap()));
-    assert_eq!(entry.binaries, ["/usr/bin/git", "**"]);
+    let paths: Vec<&str> = entry.binaries.iter().map(|binary| &*binary.path).collect();
+    assert_eq!(paths, ["/usr/bin/git", "**"]);
+    assert!(entry.binaries.iter().all(|binary| binary.children));
 }
 
 #[test]
@@ -251,6 +253,14 @@ fn program_rules() {
     refuses(&at("{path: /a/../b}"), "holds \"..\"");
     refuses(&at("{path: '/a/b**'}"), "'**' must be a whole segment");
     refuses(&at("{path: '/a/[bc]*'}"), "only '*' and '**' are wildcards");
+    refuses(&at("{path: /a, children: no}"), "4:37: network_policies.k.binaries[0].children: expected true or false");
+    refuses(
+        &at("{path: /a, children: false}, {path: /a}"),
+        "4:52: network_policies.k.binaries[1].path: listed before with 'children: false'",
+    );
+    let policy = parse(&at("{path: /a, children: false}, {path: /b, children: true}, {path: /a, children: false}"));
+    let told: Vec<String> = policy.unwrap().network[0].binaries.iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["/a alone", "/b"]);
     refuses(&at("{path: /a, harness: true}"), "4:27: network_policies.k.binaries[0].harness: deprecated");
 }
 

@@ -217,6 +217,32 @@ fn what_is_no_ca_or_not_its_key_is_refused_by_name() {
     }
 }
 
+#[test]
+fn the_advice_for_a_key_of_another_form_is_a_command_that_works() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = directory.path().join("other.key");
+    let mine = directory.path().join("mine.key");
+    let run = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        Command::new("openssl")
+            .args(arguments)
+            .current_dir(directory.path())
+            .output()
+            .expect("openssl, which .ci/run installs")
+    };
+    assert!(run("ecparam -name prime256v1 -genkey -noout -out other.key").status.success());
+    let new =
+        "req -new -x509 -key other.key -out ca.pem -days 2 -subj /CN=Example -addext keyUsage=critical,keyCertSign";
+    assert!(run(new).status.success());
+    let certificate = directory.path().join("ca.pem");
+    let error = Authority::load(&certificate, &other).unwrap_err().to_string();
+    assert!(error.contains("it is an `EC PRIVATE KEY`"), "{error}");
+    let advice = error.split("as `openssl ").nth(1).and_then(|rest| rest.split('`').next()).expect("advice");
+    let made = run(&format!("{advice} -in other.key -out mine.key"));
+    assert!(made.status.success(), "{advice}: {}", String::from_utf8_lossy(&made.stderr));
+    Authority::load(&certificate, &mine).unwrap();
+}
+
 /// Serves one line of HTTP as `name` to whoever comes, until the test ends.
 fn serve(authority: &Authority, name: &str) -> SocketAddr {
     let config = authority.server_config(&host(name), Some(HTTP1)).unwrap();
