@@ -597,5 +597,5 @@ fn a_node_is_marked_and_unmarked_by_hand() {
     node.api.set_mode(Mode::Healthy);
     node.renew();
     let (code, lines) = mark(&["--node-name", "absent"]);
-    assert!(code == Some(125) && lines.contains("absent"), "{code:?} {lines}");
+    assert!(code == Some(125) && lines.contains("absent") && lines.contains("kubectl get nodes"), "{code:?} {lines}");
 }

@@ -32,6 +32,7 @@ mod learning;
 mod lifecycle;
 mod network;
 mod network_init;
+mod newcomer;
 mod parent;
 mod pods;
 mod policy;

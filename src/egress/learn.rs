@@ -45,6 +45,8 @@ struct Notes {
     programs: BTreeMap<String, BTreeMap<(String, u16), Seen>>,
     endpoints: usize,
     overflowed: bool,
+    /// Destinations that a connection was made to: the others may be misspelt, or nowhere.
+    reached: BTreeSet<(String, u16)>,
 }
 
 /// Writes down what passes.
@@ -52,6 +54,14 @@ struct Notes {
 pub struct Learner(Mutex<Notes>);
 
 impl Learner {
+    /// A connection to this destination was made.
+    pub(super) fn reached(&self, intent: &Intent) {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.reached.len() < MAX_ENDPOINTS {
+            notes.reached.insert((intent.host.to_string(), intent.port));
+        }
+    }
+
     /// Something that no rule could judge went to this destination.
     pub(super) fn opaque(&self, owner: &Owner, intent: &Intent) {
         self.with(owner, intent, |seen| seen.opaque = true);
@@ -114,17 +124,30 @@ impl Learner {
         if notes.overflowed {
             let _ = writeln!(yaml, "# More than {MAX_ENDPOINTS} destinations were seen: the later ones are missing.");
         }
+        let is_reached = |destination: &(String, u16)| notes.reached.contains(destination);
+        for (program, destinations) in &notes.programs {
+            for (host, port) in destinations.keys().filter(|destination| !is_reached(destination)) {
+                let (program, host) = (quoted(program), quoted(host));
+                let _ = writeln!(
+                    yaml,
+                    "# Left out, since no connection to it could be made: {program} to {host}, port {port}"
+                );
+            }
+        }
         yaml.push_str("version: 1\n");
-        if notes.programs.is_empty() {
+        if !notes.programs.values().flat_map(BTreeMap::keys).any(is_reached) {
             yaml.push_str("# Nothing went out.\nnetwork_policies: {}\n");
             return yaml;
         }
         yaml.push_str("network_policies:\n");
         let mut names = BTreeSet::new();
         for (program, destinations) in &notes.programs {
+            if !destinations.keys().any(is_reached) {
+                continue;
+            }
             let _ = writeln!(yaml, "  {}:\n    binaries:", name(program, &mut names));
             let _ = writeln!(yaml, "      - path: {}\n    endpoints:", quoted(program));
-            for ((host, port), seen) in destinations {
+            for ((host, port), seen) in destinations.iter().filter(|(destination, _)| is_reached(destination)) {
                 endpoints(&mut yaml, host, *port, seen);
             }
         }
@@ -274,6 +297,11 @@ mod tests {
                 &format!("/{number}"),
             );
         }
+        for reached in ["api.example.com", "files.example.com"] {
+            learner.reached(&intent(reached, 443));
+        }
+        learner.reached(&intent("2001:db8::1", 22));
+        learner.request(&Owner::Anyone, &intent("api.exmaple.com", 80), Manner::Plain, "GET", "/");
         let yaml = learner.policy("a");
         let policy = Policy::parse(&yaml, "learned.yaml").unwrap_or_else(|error| panic!("{error}\n{yaml}"));
         assert_eq!(policy.network.len(), 1);
@@ -289,6 +317,7 @@ mod tests {
             "path: \"/socket\"\n        protocol: websocket",
             "- allow: {method: \"GET\", path: \"**\"}",
             "tls: skip",
+            "# Left out, since no connection to it could be made: \"**\" to \"api.exmaple.com\", port 80\n",
         ] {
             assert!(yaml.contains(expected), "{expected}\n{yaml}");
         }

@@ -99,6 +99,7 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     };
     refuse_writable_policy(&plan.options, &identity, &grants)?;
     refuse_readable_secrets(&plan.options, &identity, &grants)?;
+    plan.workload.doubt(&store.current().policy, &workload_writes(&identity, &grants), &events);
     let trust = trust(&plan, &termination, &events);
     let lesson = plan.learn.as_deref().map(Lesson::begin).transpose()?;
     let (orders, environment) = orders(&plan, identity, grants, trust)?;
@@ -203,11 +204,12 @@ async fn serve(
         host_alias: true,
     };
     let _serving = proxy::serve(serving, &events);
+    let begun_with = store.current();
     if !plan.options.policy.allow_writable_policy {
         tokio::spawn(policy::reload::watch(store, events.clone()));
     }
     let door = plan.workload.open_door()?;
-    let running = prepared.go().await?;
+    let running = prepared.go().await.map_err(|error| plan.workload.refused(error, &begun_with.policy))?;
     plan.workload.record_start(&running, &events);
     let launcher = running.launcher();
     readiness.send_replace(admin::Readiness::Ready);

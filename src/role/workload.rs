@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use crate::confine::seccomp::Sockets;
 use crate::contract::{SANDBOX_HOME, env, exit};
 use crate::event::{Event, Events, ProcessActivity, ProcessStep, Severity};
 use crate::netns::Isolation;
-use crate::policy::{Compatibility, Filesystem, ProcessIdentity};
+use crate::policy::writable::WorkloadWrites;
+use crate::policy::{Compatibility, Filesystem, Policy, ProcessIdentity};
 use crate::workload::command::{self, Command, CommandError};
 use crate::workload::environment::{self, Inherit, Recipe, UserVariable};
 use crate::workload::launch::{LaunchError, Running};
@@ -28,6 +30,9 @@ use crate::workload::{Orders, supervise};
 
 /// The workload's home where its own is not granted for writing; every policy grants it.
 const FALLBACK_HOME: &str = "/tmp";
+
+/// Scratch space, which a workload in a user namespace has of its own.
+const TMP: &str = "/tmp";
 
 /// What to run, and how.
 #[derive(Debug)]
@@ -65,10 +70,10 @@ impl Workload {
     /// # Errors
     /// [`Failure`]: no command, a working directory that is not there, variables that cannot be read.
     pub fn of_container(words: &[OsString], options: WorkloadOptions) -> Result<Self, Failure> {
-        let spec = std::env::var(env::MAIN_PROCESS_SPEC).ok();
-        let variables = match std::env::var(env::USER_ENVIRONMENT) {
-            Ok(text) => environment::parse_json(&text).map_err(Failure::usage)?,
-            Err(_) => Vec::new(),
+        let spec = variable(env::MAIN_PROCESS_SPEC);
+        let variables = match variable(env::USER_ENVIRONMENT) {
+            Some(text) => environment::parse_json(&text).map_err(Failure::usage)?,
+            None => Vec::new(),
         };
         let workdir = match &options.workdir {
             Some(given) => Some(existing(given)?),
@@ -106,7 +111,8 @@ impl Workload {
         if !grants.read_write.iter().any(|granted| Path::new(&identity.home).starts_with(granted)) {
             identity.home = FALLBACK_HOME.to_owned();
         }
-        let workdir = Some(self.start_directory(&grants));
+        let private_tmp = surroundings.isolation.as_ref().is_some_and(|isolation| isolation.private_tmp);
+        let workdir = Some(self.start_directory(&grants, private_tmp));
         grants.read_only.extend(surroundings.trust);
         let environment = Recipe {
             identity,
@@ -162,10 +168,88 @@ impl Workload {
         std::future::pending().await
     }
 
+    /// Tells what the policy grants and the workload will not have: paths that are not there, and a working directory that its
+    /// user may not write.
+    pub fn doubt(&self, policy: &Policy, who: &WorkloadWrites, events: &Events) {
+        for path in policy.absent_paths() {
+            let path = path.display();
+            let what = format!(
+                "filesystem_policy grants {path}, which is not there, so it stays closed: make it before the start"
+            );
+            events.find(Severity::Low, "path-absent", what);
+        }
+        let granted = |workdir: &&PathBuf| policy.filesystem.with_baseline(Some(workdir)).read_write.contains(workdir);
+        if let Some(workdir) = self.workdir.as_ref().filter(granted)
+            && !who.makes_files_in(workdir)
+        {
+            events.find(
+                Severity::Low,
+                "workdir-not-writable",
+                format!(
+                    "the working directory {} is granted for writing, and its owner and mode keep the workload's user ({}:{}) \
+                     from it: start the supervisor as the directory's owner, let that user write there, or name another by \
+                     process.run_as_user in the policy",
+                    workdir.display(),
+                    who.uid,
+                    who.gid
+                ),
+            );
+        }
+    }
+
+    /// A launch that failed; where the program was not found, with where it is outside.
+    pub fn refused(&self, mut error: LaunchError, policy: &Policy) -> Failure {
+        if error.code == exit::NOT_FOUND
+            && let Some(advice) = self.seen_outside(policy)
+        {
+            error.message = format!("{}; {advice}", error.message);
+        }
+        error.into()
+    }
+
+    /// What to do about a program that is here and cannot be found inside.
+    fn seen_outside(&self, policy: &Policy) -> Option<String> {
+        let program = Path::new(OsStr::from_bytes(self.command.argv.first()?.to_bytes()));
+        let by_path = program.components().count() > 1;
+        let here = if by_path {
+            self.workdir.as_deref().unwrap_or(Path::new("/")).join(program)
+        } else {
+            let search = std::env::var_os("PATH")?;
+            let mut candidates = std::env::split_paths(&search).map(|directory| directory.join(program));
+            candidates.find(|candidate| candidate.is_absolute() && candidate.is_file())?
+        };
+        let real = here.canonicalize().ok().filter(|real| real.is_file())?;
+        let filesystem = policy.filesystem.with_baseline(self.workdir.as_deref());
+        let covered = |path: &Path| {
+            let mut granted = filesystem.read_only.iter().chain(&filesystem.read_write);
+            !granted.any(|grant| path.starts_with(grant) && grant != Path::new(TMP))
+        };
+        let mut closed: Vec<&Path> =
+            [&here, &real].into_iter().filter(|path| covered(path)).filter_map(|path| path.parent()).collect();
+        closed.dedup();
+        let name = if by_path { "" } else { ", and name it by that path" };
+        let Some((first, more)) = closed.split_first() else {
+            return (!by_path).then(|| format!("here it is {}: name it by that path", here.display()));
+        };
+        let others: String =
+            more.iter().map(|directory| format!(" and {}, where it leads", directory.display())).collect();
+        Some(format!(
+            "here {} exists, and the sandbox covers it: grant {}{others} by `run --read` or under \
+             filesystem_policy.read_only{name}",
+            here.display(),
+            first.display()
+        ))
+    }
+
     /// Where the workload starts: the working directory, unless it was not asked for by name and is not to be seen.
-    fn start_directory(&self, grants: &Grants) -> PathBuf {
-        let granted =
-            |path: &&PathBuf| grants.read_only.iter().chain(&grants.read_write).any(|grant| path.starts_with(grant));
+    fn start_directory(&self, grants: &Grants, private_tmp: bool) -> PathBuf {
+        // Of what lies in the machine's /tmp, a workload with one of its own sees what is granted by its name.
+        let hides =
+            |grant: &Path, path: &Path| private_tmp && path.starts_with(TMP) && Path::new(TMP).starts_with(grant);
+        let granted = |path: &&PathBuf| {
+            let mut grants = grants.read_only.iter().chain(&grants.read_write);
+            grants.any(|grant| path.starts_with(grant) && (!hides(grant, path) || path.as_path() == Path::new(TMP)))
+        };
         let named = self.options.workdir.is_some();
         self.workdir.as_ref().filter(|path| named || granted(path)).cloned().unwrap_or_else(|| PathBuf::from("/"))
     }
@@ -205,13 +289,18 @@ impl Workload {
 
 /// Who the workload is: the driver's numbers, the policy's names, or what is left.
 pub fn identify(policy: &ProcessIdentity, events: &Events) -> Result<Identity, Failure> {
-    let (uid, gid) = (std::env::var(env::SANDBOX_UID).ok(), std::env::var(env::SANDBOX_GID).ok());
+    let (uid, gid) = (variable(env::SANDBOX_UID), variable(env::SANDBOX_GID));
     let sources = identity::Sources { policy: policy.clone(), uid: uid.as_deref(), gid: gid.as_deref() };
     let identity = Identity::resolve(&sources).map_err(Failure::setup)?;
     for note in &identity.notes {
         events.find(Severity::Informational, "identity-note", note.clone());
     }
     Ok(identity)
+}
+
+/// A variable of the environment; one that holds nothing is not set.
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// A working directory that was asked for by name must be there.
