@@ -79,11 +79,12 @@ fn what_is_never_dialled_is_told_before_anything_runs() {
         assert!(allowed.stderr.contains("never dials"), "{allowed:?}");
         assert_eq!(allowed.stderr.contains(HOST_ALIAS), loopback, "{allowed:?}");
     }
-    // And who runs into it all the same is told as well.
+    // And who runs into it all the same is told as well: at the start, and when it asks.
     let policy = world.policy("policy.yaml", "/usr/bin/curl", &["127.0.0.1:80"]);
     let asked = world.run().policy(policy).shell("curl -sS --noproxy '' http://127.0.0.1/").output();
     let answer: Value = serde_json::from_str(&asked.stdout).unwrap_or_else(|_| panic!("{asked:?}"));
     assert_eq!(answer["error"], "destination_denied");
+    assert!(asked.stderr.contains("[policy-doubt]"), "{asked:?}");
     assert!(answer["next_steps"][0].as_str().is_some_and(|step| step.contains(HOST_ALIAS)), "{answer}");
     world.run().args(["--allow", &good]).command(["/bin/true"]).output().expect(0);
 }
@@ -119,6 +120,14 @@ fn a_program_out_of_sight_is_pointed_at_and_let_in() {
     let read = world.run().arg("--read").arg(&home).command([&agent]).output();
     assert!(read.stdout.starts_with("hello from ") && !state.join("made").exists(), "{read:?}");
     world.run().arg("--read").arg(&home).arg("--write").arg(&state).command([&agent]).output().expect(0);
+    assert!(state.join("made").exists());
+    // Learned with the same grants, the policy has them.
+    fs::remove_file(state.join("made")).expect("remove");
+    let learned = world.directory().join("learned.yaml");
+    let learn = world.run().arg("--learn").arg(&learned).arg("--read").arg(&home).arg("--write").arg(&state);
+    learn.command([&agent]).output().expect(0);
+    fs::remove_file(state.join("made")).expect("it was made");
+    world.run().policy(&learned).command([&agent]).output().expect(0);
     assert!(state.join("made").exists());
     // By the rules that hold for a policy's paths, and not beside one.
     for wrong in [["--write", "/"], ["--write", "/proc"], ["--read", "/nonexistent/place"]] {

@@ -50,11 +50,11 @@ pub struct Run {
 
 /// What says what is allowed cannot be given where everything is.
 #[cfg(feature = "wasm-policy")]
-const LEARNING_DECIDES: [&str; 6] = ["policy", "allow", "read", "write", "policy_rules", "policy_wasm"];
+const LEARNING_DECIDES: [&str; 4] = ["policy", "allow", "policy_rules", "policy_wasm"];
 
 /// See above.
 #[cfg(not(feature = "wasm-policy"))]
-const LEARNING_DECIDES: [&str; 5] = ["policy", "allow", "read", "write", "policy_rules"];
+const LEARNING_DECIDES: [&str; 3] = ["policy", "allow", "policy_rules"];
 
 const RUN_EXAMPLES: &str = "\
 Examples:

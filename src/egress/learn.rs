@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::authorize::Owner;
 use super::intent::Intent;
-use crate::policy::request;
+use crate::policy::{Policy, request};
 
 /// Rules of one endpoint. A client that makes up paths (package files, object stores) soon has more, and a list that
 /// nobody reads is no policy: its methods are then allowed on every path, and a comment says so.
@@ -106,9 +106,10 @@ impl Learner {
         note(notes.programs.entry(program).or_default().entry(destination).or_default());
     }
 
-    /// The policy that was learned, as YAML.
+    /// The policy that was learned, as YAML. Of `granted`, under which the program ran, the paths are taken over: what it did
+    /// it did with them.
     #[must_use]
-    pub fn policy(&self, program: &str) -> String {
+    pub fn policy(&self, program: &str, granted: Option<&Policy>) -> String {
         let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut yaml = String::new();
         // The program alone: arguments may hold secrets.
@@ -135,6 +136,14 @@ impl Learner {
             }
         }
         yaml.push_str("version: 1\n");
+        let paths: Vec<(&str, Vec<String>)> = granted.map(Policy::named_paths).into_iter().flatten().collect();
+        if !paths.is_empty() {
+            yaml.push_str("filesystem_policy:\n  include_workdir: true\n");
+        }
+        for (key, paths) in paths {
+            let _ =
+                writeln!(yaml, "  {key}: [{}]", paths.iter().map(|path| quoted(path)).collect::<Vec<_>>().join(", "));
+        }
         if !notes.programs.values().flat_map(BTreeMap::keys).any(is_reached) {
             yaml.push_str("# Nothing went out.\nnetwork_policies: {}\n");
             return yaml;
@@ -240,10 +249,10 @@ decision := {
 }
 "#;
 
-/// The policy behind [`RULES`]: every address that is dialled at all, private ones too, since a learned endpoint names
-/// its host exactly.
+/// The policy behind [`RULES`], with all but the network of another: every address that is dialled at all, private ones too,
+/// since a learned endpoint names its host exactly.
 #[must_use]
-pub fn everything() -> crate::policy::Policy {
+pub fn everything(given: Policy) -> Policy {
     let everywhere = [ipnet::IpNet::V4(ipnet::Ipv4Net::default()), ipnet::IpNet::V6(ipnet::Ipv6Net::default())];
     let endpoint = crate::policy::Endpoint {
         host: None,
@@ -257,13 +266,12 @@ pub fn everything() -> crate::policy::Policy {
         endpoints: vec![endpoint],
         binaries: vec!["**".to_owned()],
     };
-    crate::policy::Policy { network: vec![std::sync::Arc::new(entry)], ..crate::policy::Policy::restrictive_default() }
+    Policy { network: vec![std::sync::Arc::new(entry)], ..given }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Policy;
     use crate::policy::host::Host;
 
     fn intent(host: &str, port: u16) -> Intent {
@@ -302,9 +310,12 @@ mod tests {
         }
         learner.reached(&intent("2001:db8::1", 22));
         learner.request(&Owner::Anyone, &intent("api.exmaple.com", 80), Manner::Plain, "GET", "/");
-        let yaml = learner.policy("a");
+        let mut granted = Policy::allowing(&[]);
+        granted.filesystem.grant(std::path::Path::new("/opt/agent"), false).unwrap();
+        let yaml = learner.policy("a", Some(&granted));
         let policy = Policy::parse(&yaml, "learned.yaml").unwrap_or_else(|error| panic!("{error}\n{yaml}"));
         assert_eq!(policy.network.len(), 1);
+        assert_eq!((policy.filesystem.read_only, policy.filesystem.include_workdir), (vec!["/opt/agent".into()], true));
         assert_eq!(policy.network[0].endpoints.len(), 4, "{yaml}");
         for expected in [
             "- allow: {method: \"GET\", path: \"/repos/a\"}",
@@ -326,7 +337,7 @@ mod tests {
 
     #[test]
     fn nothing_seen_is_no_network() {
-        let policy = Policy::parse(&Learner::default().policy("true"), "learned.yaml").unwrap();
+        let policy = Policy::parse(&Learner::default().policy("true", None), "learned.yaml").unwrap();
         assert!(policy.network.is_empty());
     }
 }

@@ -87,7 +87,7 @@ fn classify_v6(address: Ipv6Addr) -> Class {
         // IPv4-mapped (RFC 4291 §2.5.5.2), and IPv4-translated (RFC 2765).
         [0, 0, 0, 0, 0, 0xffff, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => last(),
         // IPv4-compatible (RFC 4291 §2.5.5.1); :: and ::1 are in the table and would be 0.0.0.0/8 here.
-        [0, 0, 0, 0, 0, 0, _, _] => last(),
+        [0, 0, 0, 0, 0, 0, high, low] if (high, low) > (0, 1) => last(),
         // NAT64, well-known prefix (RFC 6052).
         [0x64, 0xff9b, 0, 0, 0, 0, ..] => last(),
         // NAT64, local use (RFC 8215): where the IPv4 address lies depends on a prefix length that nobody here knows.
@@ -159,6 +159,8 @@ mod tests {
             ("LOCALHOST.", Some(LOOPBACK)),
             ("a.localhost", Some(LOOPBACK)),
             ("127.1", Some(LOOPBACK)),
+            ("[::1]", Some(LOOPBACK)),
+            ("[::]", Some("unspecified")),
             ("169.254.169.254", Some("a cloud metadata service")),
             ("10.0.0.1", None),
             ("localhost.example.com", None),

@@ -18,6 +18,17 @@ impl Policy {
         self.network.iter().flat_map(|entry| of_entry(entry)).collect()
     }
 
+    /// The paths of `filesystem_policy` beyond the baseline, by the key that lists them; no key without any.
+    pub fn named_paths(&self) -> Vec<(&'static str, Vec<String>)> {
+        let named = |paths: &[std::path::PathBuf]| {
+            let named = paths.iter().filter(|path| !super::baseline::grants(path));
+            named.map(|path| path.display().to_string()).collect::<Vec<_>>()
+        };
+        let lists =
+            [("read_only", named(&self.filesystem.read_only)), ("read_write", named(&self.filesystem.read_write))];
+        lists.into_iter().filter(|(_, paths)| !paths.is_empty()).collect()
+    }
+
     /// Paths of `filesystem_policy` that are not there, in its order. What the baseline grants anyway is not in every image,
     /// and nobody who lists it as well is mistaken.
     pub fn absent_paths(&self) -> impl Iterator<Item = &Path> {

@@ -112,7 +112,7 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     // Whatever still runs on a blocking thread has nobody left to answer to.
     runtime.shutdown_background();
     if let Some(lesson) = lesson {
-        lesson.end(&plan.workload.command)?;
+        lesson.end(&plan.workload.command, plan.built_in_policy.as_ref())?;
     }
     outcome
 }
@@ -156,9 +156,9 @@ impl Lesson {
         Ok(Self { learner: Arc::default(), file: file.to_owned(), temporary })
     }
 
-    fn end(self, command: &Command) -> Result<(), Failure> {
+    fn end(self, command: &Command, granted: Option<&Policy>) -> Result<(), Failure> {
         let program = command.argv.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-        std::fs::write(&self.temporary, self.learner.policy(&program))
+        std::fs::write(&self.temporary, self.learner.policy(&program, granted))
             .and_then(|()| std::fs::rename(&self.temporary, &self.file))
             .map_err(|error| Failure::setup(format!("--learn {}: {error}", self.file.display())))
     }
@@ -265,9 +265,9 @@ pub fn open_events(records: &cli::Records) -> Result<Events, Failure> {
 }
 
 fn open_policy(plan: &Plan) -> Result<Arc<Store>, Failure> {
-    let built_in = || match plan.learn {
-        Some(_) => learn::everything(),
-        None => plan.built_in_policy.clone().unwrap_or_else(Policy::restrictive_default),
+    let built_in = || {
+        let given = plan.built_in_policy.clone().unwrap_or_else(Policy::restrictive_default);
+        if plan.learn.is_some() { learn::everything(given) } else { given }
     };
     proxy::open_store(&plan.options.policy, built_in, plan.learn.as_ref().map(|_| learn::RULES))
 }

@@ -171,6 +171,9 @@ impl Workload {
     /// Tells what the policy grants and the workload will not have: paths that are not there, and a working directory that its
     /// user may not write.
     pub fn doubt(&self, policy: &Policy, who: &WorkloadWrites, events: &Events) {
+        for doubt in policy.doubts() {
+            events.find(Severity::Low, "policy-doubt", doubt);
+        }
         for path in policy.absent_paths() {
             let path = path.display();
             let what = format!(
