@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use crate::workload::command::{self, Command, CommandError};
 use crate::workload::environment::{self, Inherit, Recipe, UserVariable};
 use crate::workload::launch::{LaunchError, Running};
 use crate::workload::launcher::Launcher;
-use crate::workload::{Orders, supervise};
+use crate::workload::{Orders, outside, supervise};
 
 /// The workload's home where its own is not granted for writing; every policy grants it.
 const FALLBACK_HOME: &str = "/tmp";
@@ -203,45 +202,12 @@ impl Workload {
     /// A launch that failed; where the program was not found, with where it is outside.
     pub fn refused(&self, mut error: LaunchError, policy: &Policy) -> Failure {
         if error.code == exit::NOT_FOUND
-            && let Some(advice) = self.seen_outside(policy)
+            && let Some(program) = self.command.argv.first()
+            && let Some(advice) = outside::advice(program, self.workdir.as_deref(), &policy.filesystem)
         {
             error.message = format!("{}; {advice}", error.message);
         }
         error.into()
-    }
-
-    /// What to do about a program that is here and cannot be found inside.
-    fn seen_outside(&self, policy: &Policy) -> Option<String> {
-        let program = Path::new(OsStr::from_bytes(self.command.argv.first()?.to_bytes()));
-        let by_path = program.components().count() > 1;
-        let here = if by_path {
-            self.workdir.as_deref().unwrap_or(Path::new("/")).join(program)
-        } else {
-            let search = std::env::var_os("PATH")?;
-            let mut candidates = std::env::split_paths(&search).map(|directory| directory.join(program));
-            candidates.find(|candidate| candidate.is_absolute() && candidate.is_file())?
-        };
-        let real = here.canonicalize().ok().filter(|real| real.is_file())?;
-        let filesystem = policy.filesystem.with_baseline(self.workdir.as_deref());
-        let covered = |path: &Path| {
-            let mut granted = filesystem.read_only.iter().chain(&filesystem.read_write);
-            !granted.any(|grant| path.starts_with(grant) && grant != Path::new(TMP))
-        };
-        let mut closed: Vec<&Path> =
-            [&here, &real].into_iter().filter(|path| covered(path)).filter_map(|path| path.parent()).collect();
-        closed.dedup();
-        let name = if by_path { "" } else { ", and name it by that path" };
-        let Some((first, more)) = closed.split_first() else {
-            return (!by_path).then(|| format!("here it is {}: name it by that path", here.display()));
-        };
-        let others: String =
-            more.iter().map(|directory| format!(" and {}, where it leads", directory.display())).collect();
-        Some(format!(
-            "here {} exists, and the sandbox covers it: grant {}{others} by `run --read` or under \
-             filesystem_policy.read_only{name}",
-            here.display(),
-            first.display()
-        ))
     }
 
     /// Where the workload starts: the working directory, unless it was not asked for by name and is not to be seen.

@@ -55,11 +55,9 @@ fn a_tree_comes_back_as_it_was() {
     fs::write(at(b"read-only/f"), "x").unwrap();
     fs::set_permissions(at(b"read-only"), PermissionsExt::from_mode(0o555)).unwrap();
     // In the past: what is made while the test runs does not have these times by chance.
-    let mut past = 1_000_000_000;
-    for name in everything(from.path()).into_keys() {
+    for (past, name) in (1_000_000_000..).zip(everything(from.path()).into_keys()) {
         let (time, path) = (TimeSpec::new(past, 0), at(&name));
         utimensat(AT_FDCWD, &path, &time, &time, UtimensatFlags::NoFollowSymlink).unwrap();
-        past += 1;
     }
     let (bytes, summary, report) = archive(from.path());
     assert_eq!((summary.failed, report.as_str()), (0, ""));
