@@ -600,4 +600,8 @@ fn a_node_is_marked_and_unmarked_by_hand() {
     node.renew();
     let (code, lines) = mark(&["--node-name", "absent"]);
     assert!(code == Some(125) && lines.contains("absent"), "{code:?} {lines}");
+    // Who may ask about every node learns that there is none of that name, and where names come from.
+    node.api.grant(USER, &[rights::nodes(&["get", "patch"])]);
+    let (code, lines) = mark(&["--node-name", "absent"]);
+    assert!(code == Some(125) && lines.contains("kubectl get nodes"), "{code:?} {lines}");
 }

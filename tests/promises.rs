@@ -45,6 +45,7 @@ mod lifecycle;
 mod network;
 mod network_init;
 mod network_policies;
+mod newcomer;
 mod parent;
 mod pods;
 mod policy;

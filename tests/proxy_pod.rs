@@ -274,7 +274,7 @@ fn what_would_give_the_key_away_ends_the_start() {
     };
     let granted =
         POLICY.replace("/usr, /lib", &format!("{}, /usr, /lib", pods.key.parent().expect("a directory").display()));
-    refused(&granted, &[], "could read the secret", 125);
+    refused(&granted, &[], "the supervisor is the same user", 125);
     let short = world.file("short", [1; 31]);
     refused(POLICY, &["--attestation-key", short.to_str().expect("UTF-8")], "31 bytes, expected 32", 125);
     refused(POLICY, &["--attestation-key", "/nonexistent"], "mount the sandbox's attestation key", 125);

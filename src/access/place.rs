@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -39,6 +39,17 @@ pub enum PlaceError {
     /// Somebody listens there.
     #[error("{0}: another supervisor listens there; name another place with --ssh-socket-path")]
     Taken(Place),
+    /// Nobody listens.
+    #[error("{0}: no sandbox listens there; start one with --ssh-socket-path {0}, or name the socket of one that runs")]
+    Nobody(Place),
+    /// Somebody else's.
+    #[error("{place}: permission denied: it belongs to uid {owner}, who alone may connect; call this as that user")]
+    Others {
+        /// Where.
+        place: Place,
+        /// Whose it is, or whose the directory is that keeps it from sight.
+        owner: u32,
+    },
     /// A call failed.
     #[error(
         "{place}: {call}: {source}; --ssh-socket-path names where people are let in: a place that the supervisor may write, or @NAME"
@@ -90,10 +101,20 @@ impl Place {
     /// Connects to whoever listens.
     ///
     /// # Errors
-    /// [`PlaceError::Call`].
+    /// [`PlaceError`]: nobody does, or it is not ours to connect to.
     pub fn connect(&self) -> Result<UnixStream, PlaceError> {
         let address = self.address().map_err(|source| self.failed("address", source))?;
-        UnixStream::connect_addr(&address).map_err(|source| self.failed("connect", source))
+        UnixStream::connect_addr(&address).map_err(|source| match (source.kind(), self.owner()) {
+            (io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused, _) => PlaceError::Nobody(self.clone()),
+            (io::ErrorKind::PermissionDenied, Some(owner)) => PlaceError::Others { place: self.clone(), owner },
+            _ => self.failed("connect", source),
+        })
+    }
+
+    /// Whose the socket is, or the first directory above it that can be looked at.
+    fn owner(&self) -> Option<u32> {
+        let Self::Path(path) = self else { return None };
+        path.ancestors().find_map(|path| fs::symlink_metadata(path).ok()).map(|of| of.uid())
     }
 
     /// Listens, in the place of a socket that a predecessor left behind.

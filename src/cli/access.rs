@@ -29,8 +29,12 @@ pub struct Connect {
 
 const CONNECT_EXAMPLES: &str = "\
 Examples:
-  ssh -o ProxyCommand='openshell-supervisor connect --ssh-socket-path /run/user/1000/box.sock' sandbox@box
-  ssh -o ProxyCommand='kubectl exec -i POD -- openshell-supervisor connect' sandbox@POD";
+  ssh -o ProxyCommand='openshell-supervisor connect --ssh-socket-path /run/user/1000/box.sock' \\
+      -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null sandbox@box
+  ssh -o ProxyCommand='kubectl exec -i POD -- openshell-supervisor connect' \\
+      -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null sandbox@POD
+The sandbox has a new host key with every start, so there is none to remember. Who is at the other end is told by the way there:
+only the socket's owner can listen on its path, and only the API server's answer comes back from kubectl.";
 
 /// Run a command in a running sandbox, confined as its workload is.
 ///
@@ -46,7 +50,7 @@ pub struct Exec {
     #[arg(short, long)]
     pub tty: bool,
     /// The command and its arguments
-    #[arg(value_name = "CMD", last = true, value_hint = ValueHint::CommandWithArguments)]
+    #[arg(value_name = "CMD", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
 

@@ -24,6 +24,13 @@ pub struct Run {
     /// Let the command reach HOST:PORT, by whatever program; may be repeated. For a quick try: a policy file says more
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "policy")]
     pub allow: Vec<String>,
+    /// Let the command read and execute what is below DIR, which else it does not see: its own place in your home, for
+    /// example; may be repeated. For a quick try, as --allow is
+    #[arg(long, value_name = "DIR", conflicts_with = "policy", value_hint = ValueHint::AnyPath)]
+    pub read: Vec<PathBuf>,
+    /// The same, and let it write there: where it keeps its state, for example; may be repeated
+    #[arg(long, value_name = "DIR", conflicts_with = "policy", value_hint = ValueHint::AnyPath)]
+    pub write: Vec<PathBuf>,
     /// Allow everything that can be dialled, write down what the command did, and leave the narrowest policy for it here
     #[arg(long, value_name = "FILE", conflicts_with_all = LEARNING_DECIDES, value_hint = ValueHint::FilePath)]
     pub learn: Option<PathBuf>,
@@ -52,6 +59,7 @@ const LEARNING_DECIDES: [&str; 3] = ["policy", "allow", "policy_rules"];
 const RUN_EXAMPLES: &str = "\
 Examples:
   openshell-supervisor run --allow api.example.com:443 -- curl https://api.example.com/
+  openshell-supervisor run --read ~/.local --write ~/.agent --allow api.example.com:443 -- ~/.local/bin/my-agent
   openshell-supervisor run --policy policies/examples/github-clone.yaml -- git clone https://github.com/rust-lang/log
   openshell-supervisor run -- bash";
 

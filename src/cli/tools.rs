@@ -19,11 +19,11 @@ pub struct Policy {
 /// What `policy` does.
 #[derive(Debug, clap::Subcommand)]
 pub enum PolicyAction {
-    /// Validate a policy file; every problem is told at once, with line and column
+    /// Validate policy files; every problem is told at once, with line and column
     Check {
-        /// The policy file
-        #[arg(value_hint = ValueHint::FilePath)]
-        file: PathBuf,
+        /// The policy files; `-` is standard input
+        #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+        files: Vec<PathBuf>,
     },
     /// Tell what a policy decides for one connection, by which entry, or what is missing
     Explain {
@@ -36,7 +36,7 @@ pub enum PolicyAction {
         /// Destination port
         #[arg(long)]
         port: u16,
-        /// Path of the program that connects
+        /// Absolute path of the program that connects; without one the question is whether any may
         #[arg(long, value_name = "PATH")]
         binary: Option<String>,
         /// Path of a parent of that program, nearest first; may be repeated
@@ -61,7 +61,7 @@ pub struct Request {
     /// Method of an HTTP request, or of the gRPC service given by --service
     #[arg(long, value_name = "METHOD")]
     pub method: Option<String>,
-    /// Path of the request, as it is sent
+    /// Path of the request, as it is sent; with --rpc or --tool the endpoint's own, where it has only one
     #[arg(long, value_name = "PATH")]
     pub path: Option<String>,
     /// A part of its query; may be repeated
@@ -119,6 +119,6 @@ pub struct Completions {
 #[derive(Debug, Parser)]
 #[command(name = "man")]
 pub struct Man {
-    /// A role's name; without one, the program's own page
+    /// A role's name, or a page that another one names, such as policy-check; without one, the program's own page
     pub role: Option<String>,
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::authorize::Owner;
 use super::intent::Intent;
-use crate::policy::request;
+use crate::policy::{Policy, request};
 
 /// Rules of one endpoint. A client that makes up paths (package files, object stores) soon has more, and a list that
 /// nobody reads is no policy: its methods are then allowed on every path, and a comment says so.
@@ -48,6 +48,8 @@ struct Notes {
     programs: BTreeMap<String, BTreeMap<(String, u16), Seen>>,
     endpoints: usize,
     overflowed: bool,
+    /// Destinations that a connection was made to: the others may be misspelt, or nowhere.
+    reached: BTreeSet<(String, u16)>,
 }
 
 /// Writes down what passes.
@@ -55,6 +57,14 @@ struct Notes {
 pub struct Learner(Mutex<Notes>);
 
 impl Learner {
+    /// A connection to this destination was made.
+    pub(super) fn reached(&self, intent: &Intent) {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.reached.len() < MAX_ENDPOINTS {
+            notes.reached.insert((intent.host.to_string(), intent.port));
+        }
+    }
+
     /// Something that no rule could judge went to this destination.
     pub(super) fn opaque(&self, owner: &Owner, intent: &Intent) {
         self.with(owner, intent, |seen| seen.opaque = true);
@@ -99,9 +109,10 @@ impl Learner {
         note(notes.programs.entry(program).or_default().entry(destination).or_default());
     }
 
-    /// The policy that was learned, as YAML.
+    /// The policy that was learned, as YAML. Of `granted`, under which the program ran, the paths are taken over: what it did
+    /// it did with them.
     #[must_use]
-    pub fn policy(&self, program: &str) -> String {
+    pub fn policy(&self, program: &str, granted: Option<&Policy>) -> String {
         let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut yaml = String::new();
         // The program alone: arguments may hold secrets.
@@ -117,14 +128,35 @@ impl Learner {
         if notes.overflowed {
             let _ = writeln!(yaml, "# More than {MAX_ENDPOINTS} destinations were seen: the later ones are missing.");
         }
+        let is_reached = |destination: &(String, u16)| notes.reached.contains(destination);
+        for (program, destinations) in &notes.programs {
+            for (host, port) in destinations.keys().filter(|destination| !is_reached(destination)) {
+                let (program, host) = (quoted(program), quoted(host));
+                let _ = writeln!(
+                    yaml,
+                    "# Left out, since no connection to it could be made: {program} to {host}, port {port}"
+                );
+            }
+        }
         yaml.push_str("version: 1\n");
-        if notes.programs.is_empty() {
+        let paths: Vec<(&str, Vec<String>)> = granted.map(Policy::named_paths).into_iter().flatten().collect();
+        if !paths.is_empty() {
+            yaml.push_str("filesystem_policy:\n  include_workdir: true\n");
+        }
+        for (key, paths) in paths {
+            let _ =
+                writeln!(yaml, "  {key}: [{}]", paths.iter().map(|path| quoted(path)).collect::<Vec<_>>().join(", "));
+        }
+        if !notes.programs.values().flat_map(BTreeMap::keys).any(is_reached) {
             yaml.push_str("# Nothing went out.\nnetwork_policies: {}\n");
             return yaml;
         }
         yaml.push_str("network_policies:\n");
         let mut names = BTreeSet::new();
         for (program, destinations) in &notes.programs {
+            if !destinations.keys().any(is_reached) {
+                continue;
+            }
             let _ = writeln!(yaml, "  {}:\n    binaries:", name(program, &mut names));
             let _ = writeln!(yaml, "      - path: {}", quoted(program));
             // It made the connection itself, so that nothing needs its right besides.
@@ -132,7 +164,7 @@ impl Learner {
                 yaml.push_str("        children: false\n");
             }
             yaml.push_str("    endpoints:\n");
-            for ((host, port), seen) in destinations {
+            for ((host, port), seen) in destinations.iter().filter(|(destination, _)| is_reached(destination)) {
                 endpoints(&mut yaml, host, *port, seen);
             }
         }
@@ -225,10 +257,10 @@ decision := {
 }
 "#;
 
-/// The policy behind [`RULES`]: every address that is dialled at all, private ones too, since a learned endpoint names
-/// its host exactly.
+/// The policy behind [`RULES`], with all but the network of another: every address that is dialled at all, private ones too,
+/// since a learned endpoint names its host exactly.
 #[must_use]
-pub fn everything() -> crate::policy::Policy {
+pub fn everything(given: Policy) -> Policy {
     let everywhere = [ipnet::IpNet::V4(ipnet::Ipv4Net::default()), ipnet::IpNet::V6(ipnet::Ipv6Net::default())];
     let endpoint = crate::policy::Endpoint {
         host: None,
@@ -242,13 +274,12 @@ pub fn everything() -> crate::policy::Policy {
         endpoints: vec![endpoint],
         binaries: vec![crate::policy::Binary::any()],
     };
-    crate::policy::Policy { network: vec![std::sync::Arc::new(entry)], ..crate::policy::Policy::restrictive_default() }
+    Policy { network: vec![std::sync::Arc::new(entry)], ..given }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Policy;
     use crate::policy::host::Host;
 
     fn intent(host: &str, port: u16) -> Intent {
@@ -282,9 +313,17 @@ mod tests {
                 &format!("/{number}"),
             );
         }
-        let yaml = learner.policy("a");
+        for reached in ["api.example.com", "files.example.com"] {
+            learner.reached(&intent(reached, 443));
+        }
+        learner.reached(&intent("2001:db8::1", 22));
+        learner.request(&Owner::Anyone, &intent("api.exmaple.com", 80), Manner::Plain, "GET", "/");
+        let mut granted = Policy::allowing(&[]);
+        granted.filesystem.grant(std::path::Path::new("/opt/agent"), false).unwrap();
+        let yaml = learner.policy("a", Some(&granted));
         let policy = Policy::parse(&yaml, "learned.yaml").unwrap_or_else(|error| panic!("{error}\n{yaml}"));
         assert_eq!(policy.network.len(), 1);
+        assert_eq!((policy.filesystem.read_only, policy.filesystem.include_workdir), (vec!["/opt/agent".into()], true));
         assert_eq!(policy.network[0].endpoints.len(), 4, "{yaml}");
         for expected in [
             "- allow: {method: \"GET\", path: \"/repos/a\"}",
@@ -297,6 +336,7 @@ mod tests {
             "path: \"/socket\"\n        protocol: websocket",
             "- allow: {method: \"GET\", path: \"**\"}",
             "tls: skip",
+            "# Left out, since no connection to it could be made: \"**\" to \"api.exmaple.com\", port 80\n",
         ] {
             assert!(yaml.contains(expected), "{expected}\n{yaml}");
         }
@@ -305,7 +345,7 @@ mod tests {
 
     #[test]
     fn nothing_seen_is_no_network() {
-        let policy = Policy::parse(&Learner::default().policy("true"), "learned.yaml").unwrap();
+        let policy = Policy::parse(&Learner::default().policy("true", None), "learned.yaml").unwrap();
         assert!(policy.network.is_empty());
     }
 }

@@ -29,7 +29,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use guard::{Class, classify};
+pub use guard::{GuardError, admit_untold};
 pub use parent::{
     AnswerError, Credentials, CredentialsError, ExemptionError, Exemptions, Leg, Parent, ParentError, ParentSettings,
     ProxyUrl, ProxyUrlError, Route,
@@ -146,6 +146,20 @@ impl Proxy {
 
     /// The same, by one way or the other where there is an upstream proxy.
     async fn reach_by(&self, intent: &Intent, owner: &Owner, permit: &Permit, way: Way) -> Result<Reached, Refusal> {
+        let reached = self.reach_unnoted(intent, owner, permit, way).await?;
+        if let Some(learner) = &self.learner {
+            learner.reached(intent);
+        }
+        Ok(reached)
+    }
+
+    async fn reach_unnoted(
+        &self,
+        intent: &Intent,
+        owner: &Owner,
+        permit: &Permit,
+        way: Way,
+    ) -> Result<Reached, Refusal> {
         let refuse = |kind, detail: String| {
             let mut refusal = Refusal::new(kind, detail).about(intent);
             refusal.binary = owner.binary();
@@ -173,18 +187,8 @@ impl Proxy {
                 });
             }
         };
-        self.admit(intent, &addresses, &permit.decision).map_err(|error| {
-            let internal = matches!(error, guard::GuardError::Internal { .. });
-            let refusal = refuse(Kind::DestinationDenied, error.to_string());
-            if internal {
-                refusal.advising(format!(
-                    "if {} is meant to be internal, name it exactly in an endpoint, or list its address in allowed_ips",
-                    intent.host
-                ))
-            } else {
-                refusal
-            }
-        })?;
+        self.admit(intent, &addresses, &permit.decision)
+            .map_err(|error| refuse(Kind::DestinationDenied, error.to_string()).advising(error.next_step()))?;
         if let Some(parent) = through(&addresses) {
             // A request in absolute form names its host, and the upstream proxy resolves that anew: what was judged here
             // would not be what is dialled there, unless the operator has left that to it, or there is nothing to resolve.

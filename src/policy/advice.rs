@@ -1,5 +1,6 @@
 //! What the reader of a denial can do: the lines of policy that would allow what was refused.
 
+use super::address;
 use super::decision::Question;
 use super::{Endpoint, NetworkPolicy};
 
@@ -29,6 +30,10 @@ fn missing<'p>(question: Question<'_>, closest: Option<&'p NetworkPolicy>) -> Mi
 /// that the rules are ours, so that adding the lines is known to suffice.
 pub(super) fn next_steps(question: Question<'_>, closest: Option<&NetworkPolicy>, shipped: bool) -> Vec<String> {
     let Question { host, port, program } = question;
+    // Lines that would be added in vain are no advice.
+    if let Some(kind) = address::never_dialled(host) {
+        return vec![format!("{host} is never dialled ({kind}): {}", address::instead(kind))];
+    }
     let host_text = scalar(&host.to_string());
     let binary = program.map(|program| scalar(&program.executable.path));
     let mut steps = Vec::new();

@@ -100,6 +100,11 @@ impl Filesystem {
     }
 }
 
+/// Whether every policy grants `path`, or the system tree that it is.
+pub(super) fn grants(path: &Path) -> bool {
+    READ_ONLY.iter().chain(READ_WRITE).any(|granted| path == Path::new(granted))
+}
+
 /// Adds a path that neither list names.
 fn add(filesystem: &mut Filesystem, path: &Path, write: bool) {
     let named = |list: &[PathBuf]| list.iter().any(|known| known == path);

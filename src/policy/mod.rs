@@ -7,6 +7,7 @@
 mod advice;
 mod baseline;
 mod document;
+mod doubt;
 mod engine;
 mod network;
 mod overlap;
@@ -19,6 +20,7 @@ mod snapshot;
 mod store;
 mod yaml;
 
+pub mod address;
 pub mod decision;
 pub mod host;
 pub mod reload;
@@ -27,6 +29,7 @@ pub mod writable;
 
 pub use pattern::PatternError;
 pub use problem::{LoadError, Problem};
+pub(crate) use reader::nearest;
 pub use snapshot::Snapshot;
 pub use store::{OnInvalid, PolicySource, ReloadOutcome, Sources, Store};
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::advice;
 use super::overlap::{self, Located};
 use super::pattern;
 use super::reader::{Fields, Reader, join, shown};
 use super::request::{self, Owner};
-use super::yaml::{Node, Place};
+use super::yaml::{Node, Place, Value};
 use super::{Binary, Endpoint, HostPattern, NetworkPolicy};
 
 /// Longest name of an entry: it is quoted in headers, events and denials.
@@ -126,6 +127,9 @@ fn host(reader: &mut Reader, fields: Fields<'_>, at: &str) -> Option<HostPattern
         Err(error) => {
             let remedy =
                 match text.split_once("://").map(|(_, rest)| rest).or_else(|| text.rsplit_once(':').map(|p| p.0)) {
+                    _ if text.parse::<IpNet>().is_ok() => {
+                        "a range of addresses stands in a list under 'allowed_ips', with a host beside it or alone"
+                    }
                     Some(host) if !host.contains(':') => "write the host alone, and the port under 'port'",
                     _ => "write a DNS name, an IP address, or a pattern such as *.example.com",
                 };
@@ -256,6 +260,13 @@ fn binaries(reader: &mut Reader, entry: Fields<'_>, at: &str) -> Vec<Binary> {
     let mut binaries: Vec<Binary> = Vec::new();
     for (index, item) in reader.list(node, &field).iter().enumerate() {
         let at = format!("{field}[{index}]");
+        if let Value::Scalar { text, .. } = &item.value
+            && !item.value.is_null()
+        {
+            let message = format!("expected a mapping, found {}", shown(item));
+            reader.note(item.place, &at, message, format!("write {{path: {}}}", advice::scalar(text)));
+            continue;
+        }
         let Some(fields) = reader.fields(item, &at, &["path", "children", "harness"]) else { continue };
         if let Some((key, _)) = fields.entry("harness") {
             reader.note(key.place, &join(&at, "harness"), "deprecated, and grants nothing", "remove the field");

@@ -116,8 +116,21 @@ impl Reader {
             return Some(number);
         }
         let (low, high) = range.into_inner();
-        let message = format!("expected a number from {low} to {high}, found {}", shown(node));
-        self.note(node.place, field, message, "write the digits, without quotes");
+        let expected = if low == high { low.to_string() } else { format!("a number from {low} to {high}") };
+        let (found, remedy) = match &node.value {
+            Value::Scalar { text, plain } if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) => {
+                // Quotes are what is wrong only where they are there.
+                let found = if *plain { text.clone() } else { format!("the text {}", shown(node)) };
+                let remedy = match (plain, low == high) {
+                    (false, _) => "write the digits, without quotes".to_owned(),
+                    (true, true) => format!("write {low}: this build knows no other"),
+                    (true, false) => "write a number of that range".to_owned(),
+                };
+                (found, remedy)
+            }
+            _ => (shown(node), "write the digits, without quotes".to_owned()),
+        };
+        self.note(node.place, field, format!("expected {expected}, found {found}"), remedy);
         None
     }
 
@@ -154,13 +167,13 @@ pub(super) fn join(field: &str, key: &str) -> String {
     if field.is_empty() { key.to_owned() } else { format!("{field}.{key}") }
 }
 
-/// The known key that was most likely meant.
-fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
+/// The known word that was most likely meant.
+pub(crate) fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let (distance, near) = known.iter().map(|k| (distance(key, k), *k)).min()?;
     (distance <= SUGGESTION_DISTANCE).then_some(near)
 }
 
-/// Levenshtein's, over bytes: keys of the schema are ASCII.
+/// Levenshtein's, over bytes: what is known is ASCII.
 fn distance(a: &str, b: &str) -> usize {
     if a.len().abs_diff(b.len()) > SUGGESTION_DISTANCE {
         return usize::MAX;

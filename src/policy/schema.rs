@@ -37,6 +37,19 @@ impl Policy {
         Self::parse(&read_bounded(path)?, &path.display().to_string())
     }
 
+    /// Reads and validates a policy that comes as a stream; `name` is what errors call it.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it, at once.
+    pub fn read(stream: impl Read, name: &str) -> Result<Self, LoadError> {
+        let mut bytes = Vec::new();
+        stream.take(MAX_POLICY_BYTES + 1).read_to_end(&mut bytes).map_err(|error| {
+            LoadError::of_file(name, format!("cannot be read: {error}"), "check what is piped into it")
+        })?;
+        Self::parse(&utf8(bytes, name)?, name)
+    }
+
     /// Validates the text of a policy; `name` is what errors call the file.
     ///
     /// # Errors
@@ -66,8 +79,10 @@ impl Policy {
 ///
 /// It cannot be opened or read, is no regular file, is larger than [`MAX_POLICY_BYTES`], or is not UTF-8.
 pub(super) fn read_bounded(path: &Path) -> Result<String, LoadError> {
-    let name = path.display();
-    let bytes = read_bytes(path, MAX_POLICY_BYTES)?;
+    utf8(read_bytes(path, MAX_POLICY_BYTES)?, &path.display().to_string())
+}
+
+fn utf8(bytes: Vec<u8>, name: &str) -> Result<String, LoadError> {
     String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line_start = valid.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
@@ -79,7 +94,7 @@ pub(super) fn read_bounded(path: &Path) -> Result<String, LoadError> {
             message: "not UTF-8".to_owned(),
             remedy: "save the file as UTF-8".to_owned(),
         };
-        LoadError { file: name.to_string(), problems: vec![problem] }
+        LoadError { file: name.to_owned(), problems: vec![problem] }
     })
 }
 
@@ -225,6 +240,23 @@ fn is_name(text: &str) -> bool {
     text.len() <= MAX_NAME
         && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
+}
+
+impl Filesystem {
+    /// Adds a path that a command line grants, by the rules that hold for one in a file.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to do.
+    pub fn grant(&mut self, granted: &Path, write: bool) -> Result<(), String> {
+        let text = granted.to_str().ok_or("its name is not UTF-8; rename it")?;
+        let granted = path(text).map_err(str::to_owned)?;
+        match baseline::refusal(&granted).filter(|_| write) {
+            Some((message, remedy)) => return Err(format!("{message}; {remedy}")),
+            None if write => self.read_write.push(granted),
+            None => self.read_only.push(granted),
+        }
+        Ok(())
+    }
 }
 
 impl Policy {

@@ -40,13 +40,24 @@ pub struct WorkloadWrites {
     pub landlock_read_write: Option<Vec<PathBuf>>,
 }
 
+impl WorkloadWrites {
+    /// Whether owner and mode let it make files in the directory at `path`; where that cannot be told, they do.
+    #[must_use]
+    pub fn makes_files_in(&self, path: &Path) -> bool {
+        /// Write and search, as in one digit of a mode.
+        const MAKE: u32 = 0o3;
+        let Ok(of) = std::fs::metadata(path) else { return true };
+        if of.uid() == self.uid { of.mode() >> 6 & MAKE == MAKE } else { acl::allows(self, path, &of, MAKE) }
+    }
+}
+
 /// The workload could rewrite a file that polices it.
 #[derive(Debug, thiserror::Error)]
 pub enum Writable {
     /// It could.
     #[error(
-        "the workload (uid {uid}) could rewrite {}: {}{act}; move the file out of its reach, take the right away, or \
-         pass --allow-writable-policy, which also stops reloading it", file.display(), culprit.display()
+        "the workload (uid {uid}) could rewrite {}: {}{act}; move the file out of its reach, such as into \
+         ~/.config/openshell/, take the right away, or pass --allow-writable-policy, which also stops reloading it", file.display(), culprit.display()
     )]
     ByWorkload {
         /// The file that polices the workload.

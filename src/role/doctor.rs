@@ -75,6 +75,8 @@ fn prove() -> Result<Vec<Attempt>, Failure> {
         .arg(&own)
         .args(["doctor", INSIDE])
         .arg(bait)
+        // Wherever doctor was called is no part of the proof, and may be a directory that no sandbox can show.
+        .current_dir("/")
         .stdin(Stdio::null())
         .output()
         .map_err(|error| Failure::setup(format!("starting a sandbox: {error}")))?;

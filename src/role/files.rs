@@ -15,6 +15,9 @@ use crate::confine::accounts::{Accounts, Key};
 use crate::contract::exit;
 use crate::event::say;
 
+/// Before the paths that the other side is told: its own have nothing.
+const SIDE: &str = "sandbox:";
+
 /// Does what the words ask for, with the standard streams; the exit code.
 pub fn run(words: &[CString], environment: &[CString]) -> u8 {
     // It is a copy of the init, and `ps` would show it as one.
@@ -24,7 +27,7 @@ pub fn run(words: &[CString], environment: &[CString]) -> u8 {
         Ok(true) => 0,
         Ok(false) => exit::INCOMPLETE,
         Err(error) => {
-            say!("openshell-supervisor: {error}");
+            say!("openshell-supervisor: in the sandbox: {error}");
             exit::INCOMPLETE
         }
     }
@@ -49,7 +52,7 @@ fn carry(what: &Carrying, environment: &[CString]) -> Result<bool, String> {
         Carrying::In(directory) => {
             let directory = names.expand(directory);
             std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-            told(tar::extract(input, &directory, &mut io::stderr()))
+            told(tar::extract(input, &directory, &mut tar::Placed::new(io::stderr(), SIDE, &directory)))
         }
         Carrying::Out(path) => {
             let path = names.expand(path);
@@ -59,7 +62,7 @@ fn carry(what: &Carrying, environment: &[CString]) -> Result<bool, String> {
                 (Some(parent), Some(name)) => (parent, PathBuf::from(name)),
                 _ => (path.as_path(), PathBuf::from(".")),
             };
-            told(tar::create(output, directory, &[name], &mut io::stderr()))
+            told(tar::create(output, directory, &[name], &mut tar::Placed::new(io::stderr(), SIDE, directory)))
         }
     }
 }

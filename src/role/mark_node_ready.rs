@@ -29,7 +29,10 @@ fn mark(arguments: &cli::MarkNodeReady) -> Result<u8, Failure> {
         .map_err(|error| Failure::setup(format!("runtime: {error}")))?;
     let written = runtime
         .block_on(async { if arguments.remove { node.mark_not_ready().await } else { node.mark_ready().await } })
-        .map_err(Failure::setup)?;
+        .map_err(|error| {
+            let advice = "; --node-name (NODE_NAME) takes the name that `kubectl get nodes` shows, from spec.nodeName";
+            Failure::setup(format!("{error}{}", if error.is_not_found() { advice } else { "" }))
+        })?;
     let (verb, state) = if arguments.remove { ("taken away from", "has not") } else { ("set on", "has") };
     let outcome = if written.label { format!("is {verb} node {name}") } else { format!("node {name} {state} already") };
     let taints = if written.taints > 0 { ", the startup taint is taken off" } else { "" };

@@ -29,6 +29,7 @@ mod sandbox;
 mod sideload;
 mod trust;
 mod upload;
+mod usage;
 mod verify_fence;
 mod wait_for_tcp;
 mod workload;
@@ -43,6 +44,7 @@ use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use crate::cli;
 use crate::contract::exit;
 use crate::event::say;
+use crate::policy::nearest;
 
 /// A role, or a tool for people: one row of [`TABLE`].
 pub struct Role {
@@ -219,7 +221,7 @@ pub const TABLE: &[Role] = &[
 /// The role of a container that says nothing.
 const DEFAULT: &str = "network,process";
 
-/// Names of the executable that choose no role.
+/// Names of the executable that choose no role, and beginnings of such.
 const NEUTRAL_NAMES: [&str; 2] = ["openshell-supervisor", "openshell-sandbox"];
 
 /// Prefix by which a link may name a role: `openshell-network`.
@@ -272,10 +274,16 @@ enum ChoiceError {
     ModeWithoutValue,
     #[error("--mode is given twice: give it once, roles separated by a comma")]
     ModeTwice,
-    #[error("no role {0:?}: expected one of the roles below; a workload follows `--`")]
+    #[error("no role {0:?}: {advice}expected one of the roles below; a workload follows `--`", advice = did_you_mean(.0))]
     Unknown(String),
     #[error("--mode={mode} and the program's name {name:?} choose different roles: drop one of the two")]
     Conflict { mode: String, name: String },
+}
+
+/// The role that was most likely meant, as the beginning of an advice.
+fn did_you_mean(name: &str) -> String {
+    let known: Vec<&str> = TABLE.iter().map(|role| role.name).collect();
+    nearest(name, &known).map(|near| format!("did you mean {near:?}? ")).unwrap_or_default()
 }
 
 /// Role = `--mode`, else the name the program was called by, else the first argument, else the default (design §1).
@@ -348,7 +356,8 @@ fn by_mode(mode: &str) -> Result<&'static Role, ChoiceError> {
 fn by_program_name(name: &OsStr) -> Result<Option<&'static Role>, ChoiceError> {
     let base = std::path::Path::new(name).file_name().unwrap_or(name);
     let Some(base) = base.to_str() else { return Ok(None) };
-    if NEUTRAL_NAMES.contains(&base) {
+    // With what a release or a build adds to the program's name: `openshell-supervisor-linux-amd64`.
+    if NEUTRAL_NAMES.iter().any(|neutral| base.starts_with(neutral)) {
         return Ok(None);
     }
     match base.strip_prefix(NAME_PREFIX) {
@@ -366,9 +375,11 @@ fn find(name: &str) -> Option<&'static Role> {
 fn parse_and_run(role: &Role, rest: Vec<OsString>) -> u8 {
     let command =
         (role.command)().bin_name(format!("openshell-supervisor {}", role.name)).version(env!("CARGO_PKG_VERSION"));
-    match command.no_binary_name(true).try_get_matches_from(rest) {
+    let mut command = command.mut_args(usage::unset_where_empty).no_binary_name(true);
+    match command.try_get_matches_from_mut(&rest) {
         Ok(matches) => (role.run)(&matches),
-        Err(wrong) => {
+        Err(mut wrong) => {
+            usage::explain(&mut wrong, &command, &rest);
             // Help and version are errors to clap, of exit code 0.
             let _ = wrong.print();
             u8::try_from(wrong.exit_code()).unwrap_or(exit::USAGE)

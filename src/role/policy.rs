@@ -12,9 +12,10 @@ use sha2::{Digest, Sha256};
 use crate::attribution::{Executable, Program};
 use crate::cli::{self, Request};
 use crate::contract::exit;
-use crate::policy::decision::{Decision, Question};
+use crate::egress::admit_untold;
+use crate::policy::decision::{Action, Decision, Question};
 use crate::policy::host::Host;
-use crate::policy::{NetworkPolicy, Policy, PolicySource, Sources, Store};
+use crate::policy::{LoadError, Policy, PolicySource, Sources, Store};
 
 use request::Answer;
 
@@ -24,14 +25,22 @@ const SUCCESS: u8 = 0;
 /// The policy is invalid, or refuses what was asked.
 const FAILURE: u8 = 1;
 
+/// How a policy's `binaries` say that all are meant.
+const EVERY_PROGRAM: &str = "**";
+
 /// Largest program whose digest is taken: larger ones are not read for an explanation that they cannot change.
 const MAX_DIGESTED: u64 = 512 * 1024 * 1024;
+
+/// The name of standard input on a command line.
+const STANDARD_INPUT: &str = "-";
 
 /// Does what the command line asks, on the standard streams.
 pub fn run(arguments: cli::Policy) -> u8 {
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     match arguments.action {
-        cli::PolicyAction::Check { file } => check(&file, &mut out, &mut err),
+        cli::PolicyAction::Check { files } => {
+            files.iter().map(|file| check(file, &mut out, &mut err)).max().unwrap_or(SUCCESS)
+        }
         cli::PolicyAction::Explain { file, host, port, binary, ancestors, policy_rules, request, json } => explain(
             &Explain { file, rules: policy_rules, wasm: None, host, port, binary, ancestors, request, json },
             &mut out,
@@ -63,9 +72,11 @@ pub struct Explain {
     pub json: bool,
 }
 
-/// Validates a policy file: 0 and a summary, or 1 and everything that is wrong with it.
+/// Validates a policy file, or standard input: 0 and a summary with what may not be meant, or 1 and everything that is wrong
+/// with it.
 pub fn check(file: &Path, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
-    match Policy::load(file) {
+    let (name, policy) = load(file);
+    match policy {
         Ok(policy) => {
             let endpoints: usize = policy.network.iter().map(|entry| entry.endpoints.len()).sum();
             let summary = match policy.network.len() {
@@ -73,25 +84,28 @@ pub fn check(file: &Path, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
                 1 => format!("1 entry, {endpoints} endpoint(s)"),
                 entries => format!("{entries} entries, {endpoints} endpoint(s)"),
             };
-            let warned = policy
-                .network
-                .iter()
-                .filter_map(|entry| idle(entry))
-                .try_for_each(|warning| writeln!(err, "{}: warning: {warning}", file.display()));
-            finish(warned.and_then(|()| writeln!(out, "{}: valid: {summary}", file.display())), SUCCESS)
+            let doubts = policy.doubts().into_iter().map(|doubt| format!("warning: {doubt}"));
+            let absent = policy.absent_paths().map(|path| {
+                format!(
+                    "note: filesystem_policy: {} is not on this machine; what is not there when the workload starts is not \
+                     granted",
+                    path.display()
+                )
+            });
+            let told = doubts.chain(absent).try_for_each(|line| writeln!(err, "{name}: {line}"));
+            finish(told.and_then(|()| writeln!(out, "{name}: valid: {summary}")), SUCCESS)
         }
         Err(error) => finish(writeln!(err, "{error}"), FAILURE),
     }
 }
 
-/// Why an entry allows nothing, if it does not: valid, and hardly what was meant.
-fn idle(entry: &NetworkPolicy) -> Option<String> {
-    let (lacks, remedy) = match (entry.endpoints.is_empty(), entry.binaries.is_empty()) {
-        (true, _) => ("lists no endpoints", "list the hosts that are meant, or remove the entry"),
-        (_, true) => ("lists no binaries", "list the programs that are meant; it holds in relaxed mode alone"),
-        _ => return None,
-    };
-    Some(format!("network_policies.{} allows nothing: it {lacks}; {remedy}", entry.key))
+/// The policy, and what its file is called.
+fn load(file: &Path) -> (String, Result<Policy, LoadError>) {
+    if file == Path::new(STANDARD_INPUT) {
+        let name = "standard input";
+        return (name.to_owned(), Policy::read(io::stdin().lock(), name));
+    }
+    (file.display().to_string(), Policy::load(file))
 }
 
 /// Says what the policy decides and why, or what it lacks: 0 allowed, 1 refused or invalid, 2 a question that is none.
@@ -100,6 +114,15 @@ pub fn explain(args: &Explain, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
         Ok(host) => host,
         Err(error) => return finish(writeln!(err, "--host {:?}: {error}", args.host), exit::USAGE),
     };
+    let named = args.binary.iter().map(|path| ("--binary", path));
+    for (flag, path) in named.chain(args.ancestors.iter().map(|path| ("--ancestor", path))) {
+        if !path.starts_with('/') {
+            let here =
+                found_in_path(path).map(|here| format!("; did you mean {}?", here.display())).unwrap_or_default();
+            let told = writeln!(err, "{flag} {path:?}: expected a program's absolute path, such as /usr/bin/git{here}");
+            return finish(told, exit::USAGE);
+        }
+    }
     let mut sources = Sources::new(PolicySource::File(args.file.clone()));
     sources.rules.clone_from(&args.rules);
     sources.wasm.clone_from(&args.wasm);
@@ -113,7 +136,15 @@ pub fn explain(args: &Explain, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
         ancestors: args.ancestors.iter().map(|path| executable(path)).collect::<Arc<[_]>>(),
     });
     let question = Question { host: &host, port: args.port, program: program.as_ref() };
-    let decision = store.current().evaluate(question);
+    let mut decision = store.current().evaluate(question);
+    // What the destination guard refuses whatever the policy says, as far as that shows without resolving a name.
+    if decision.allows()
+        && let Err(error) = admit_untold(&host, args.port, &decision)
+    {
+        decision.action = Action::Deny;
+        decision.reason = error.to_string();
+        decision.next_steps = vec![error.next_step()];
+    }
     let answer = (decision.allows() && args.request.is_given()).then(|| args.request.ask(&decision));
     let answer = answer.as_ref();
     let written = match args.json {
@@ -122,6 +153,24 @@ pub fn explain(args: &Explain, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     };
     let passes = decision.allows() && answer.is_none_or(Answer::passes);
     finish(written, if passes { SUCCESS } else { FAILURE })
+}
+
+/// The program that a shell would find by this name.
+fn found_in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|candidate| candidate.is_file())
+}
+
+/// The programs that an answer without a program holds for; `None` where it holds for all.
+fn only_for<'d>(question: Question<'_>, decision: &'d Decision) -> Option<Vec<&'d str>> {
+    if question.program.is_some() || !decision.allows() {
+        return None;
+    }
+    let mut programs: Vec<&str> =
+        decision.endpoints.iter().flat_map(|(entry, _)| &entry.binaries).map(|binary| binary.path.as_str()).collect();
+    programs.sort_unstable();
+    programs.dedup();
+    (!programs.contains(&EVERY_PROGRAM)).then_some(programs)
 }
 
 /// An exit code that admits when nobody could be told.
@@ -159,7 +208,12 @@ fn in_words(
     answer: Option<&Answer>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let verdict = if decision.allows() { "allowed" } else { "denied" };
+    let verdict = match (decision.allows(), only_for(question, decision)) {
+        (false, _) => "denied".to_owned(),
+        (true, None) => "allowed".to_owned(),
+        (true, Some(programs)) if programs.is_empty() => "allowed in relaxed mode only".to_owned(),
+        (true, Some(programs)) => format!("allowed for {} only", programs.join(", ")),
+    };
     writeln!(out, "{verdict}: {}", decision.reason)?;
     if let Some(program) = question.program {
         writeln!(out, "program: {}", program.executable.path)?;
@@ -209,6 +263,7 @@ fn in_json(
         "port": question.port,
         "binary": question.program.map(|program| &*program.executable.path),
         "ancestors": question.program.map(|program| program.ancestors.iter().map(|a| &*a.path).collect::<Vec<_>>()),
+        "only_for": only_for(question, decision),
         "policy": decision.policy,
         "endpoints": endpoints,
         "next_steps": decision.next_steps,

@@ -1,15 +1,14 @@
 //! `run`, for a person, and `network,process`, the entrypoint of a combined container: the same sandbox, asked for in
 //! two ways.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::platform;
 use super::sandbox::{self, Failure, Plan};
 use super::workload::{self, Workload};
 use crate::cli;
-use crate::egress::{Class, classify};
 use crate::event::say;
-use crate::policy::{self, host::Host};
+use crate::policy::{self, address, host::Host};
 use crate::workload::command::Command;
 use crate::workload::environment::{self, Inherit, UserVariable};
 
@@ -28,10 +27,7 @@ pub fn combined(arguments: cli::Combined) -> u8 {
 
 fn plan_for_person(arguments: cli::Run) -> Result<Plan, Failure> {
     let variables = assignments(&arguments.environment)?;
-    let policy = match arguments.allow.as_slice() {
-        [] => None,
-        destinations => Some(policy::Policy::allowing(&parse_destinations(destinations)?)),
-    };
+    let policy = quick_policy(&arguments)?;
     let workdir = match &arguments.workload.workdir {
         Some(given) => Some(workload::existing(given)?),
         None => current_directory()?,
@@ -57,6 +53,25 @@ fn assignments(texts: &[String]) -> Result<Vec<UserVariable>, Failure> {
     Ok(parsed.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
+/// What `--allow`, `--read` and `--write` say, if anything.
+fn quick_policy(arguments: &cli::Run) -> Result<Option<policy::Policy>, Failure> {
+    if arguments.allow.is_empty() && arguments.read.is_empty() && arguments.write.is_empty() {
+        return Ok(None);
+    }
+    let mut policy = policy::Policy::allowing(&parse_destinations(&arguments.allow)?);
+    for (flag, paths, write) in [("--read", &arguments.read, false), ("--write", &arguments.write, true)] {
+        for path in paths {
+            let wrong = |why: String| Failure::usage(format!("{flag} {}: {why}", path.display()));
+            // By the name that it was given, which the command will use; `..` has no meaning in a policy.
+            let real = path.canonicalize().map_err(|error| wrong(format!("{error}; name what is there")))?;
+            let named = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
+            let up = named.components().any(|step| step == Component::ParentDir);
+            policy.filesystem.grant(if up { &real } else { &named }, write).map_err(wrong)?;
+        }
+    }
+    Ok(Some(policy))
+}
+
 /// `--allow HOST:PORT`.
 fn parse_destinations(texts: &[String]) -> Result<Vec<(Host, u16)>, Failure> {
     texts
@@ -69,12 +84,12 @@ fn parse_destinations(texts: &[String]) -> Result<Vec<(Host, u16)>, Failure> {
             let port =
                 port.parse().ok().filter(|&port| port != 0).ok_or_else(|| wrong(format!("{port:?} is no port")))?;
             let host = Host::parse(host).map_err(|error| wrong(error.to_string()))?;
-            match host {
-                Host::Address(address) => match classify(address) {
-                    Class::Forbidden(kind) => Err(wrong(format!("the proxy never dials {address} ({kind})"))),
-                    Class::Public | Class::Internal(_) => Ok((host, port)),
-                },
-                Host::Name(_) => Ok((host, port)),
+            match address::never_dialled(&host) {
+                Some(kind) => Err(Failure::usage(format!(
+                    "--allow {text}: the proxy never dials {host} ({kind}); {}",
+                    address::instead(kind)
+                ))),
+                None => Ok((host, port)),
             }
         })
         .collect()

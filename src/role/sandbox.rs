@@ -100,6 +100,7 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     };
     refuse_writable_policy(&plan.options, &identity, &grants)?;
     refuse_readable_secrets(&plan.options, &identity, &grants)?;
+    plan.workload.doubt(&store.current().policy, &workload_writes(&identity, &grants), &events);
     let trust = trust(&plan, &termination, &events);
     let lesson = plan.learn.as_deref().map(Lesson::begin).transpose()?;
     let (orders, environment) = orders(&plan, namespaces, identity, grants, trust)?;
@@ -112,7 +113,7 @@ pub fn run(plan: Plan) -> Result<u8, Failure> {
     // Whatever still runs on a blocking thread has nobody left to answer to.
     runtime.shutdown_background();
     if let Some(lesson) = lesson {
-        lesson.end(&plan.workload.command)?;
+        lesson.end(&plan.workload.command, plan.built_in_policy.as_ref())?;
     }
     outcome
 }
@@ -156,9 +157,9 @@ impl Lesson {
         Ok(Self { learner: Arc::default(), file: file.to_owned(), temporary })
     }
 
-    fn end(self, command: &Command) -> Result<(), Failure> {
+    fn end(self, command: &Command, granted: Option<&Policy>) -> Result<(), Failure> {
         let program = command.argv.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-        std::fs::write(&self.temporary, self.learner.policy(&program))
+        std::fs::write(&self.temporary, self.learner.policy(&program, granted))
             .and_then(|()| std::fs::rename(&self.temporary, &self.file))
             .map_err(|error| Failure::setup(format!("--learn {}: {error}", self.file.display())))
     }
@@ -204,11 +205,12 @@ async fn serve(
         host_alias: true,
     };
     let _serving = proxy::serve(serving, &events);
+    let begun_with = store.current();
     if !plan.options.policy.allow_writable_policy {
         tokio::spawn(policy::reload::watch(store, events.clone()));
     }
     let door = plan.workload.open_door(None)?;
-    let running = prepared.go().await?;
+    let running = prepared.go().await.map_err(|error| plan.workload.refused(error, &begun_with.policy))?;
     plan.workload.record_start(&running, &events);
     readiness.send_replace(admin::Readiness::Ready);
     let code = plan.workload.attend(running, door, environment, &events).await?;
@@ -260,9 +262,9 @@ pub fn open_events(records: &cli::Records) -> Result<Events, Failure> {
 }
 
 fn open_policy(plan: &Plan) -> Result<Arc<Store>, Failure> {
-    let built_in = || match plan.learn {
-        Some(_) => learn::everything(),
-        None => plan.built_in_policy.clone().unwrap_or_else(Policy::restrictive_default),
+    let built_in = || {
+        let given = plan.built_in_policy.clone().unwrap_or_else(Policy::restrictive_default);
+        if plan.learn.is_some() { learn::everything(given) } else { given }
     };
     proxy::open_store(&plan.options.policy, built_in, plan.learn.as_ref().map(|_| learn::RULES))
 }

@@ -7,6 +7,7 @@ use nix::unistd::{getegid, geteuid};
 
 use super::proxy;
 use super::sandbox::{self, Failure};
+use super::workload::variable;
 use crate::cli;
 use crate::contract::env;
 use crate::egress::Resolver;
@@ -70,7 +71,7 @@ fn network_policy(arguments: &cli::VerifyFence) -> Result<u8, Failure> {
 
 /// The API server, where the kubelet says where it is: in every cluster, always there, and nothing that a workload needs.
 fn api_server() -> Result<Option<policy::Place>, Failure> {
-    let (Ok(host), Ok(port)) = (std::env::var(env::API_SERVER_HOST), std::env::var(env::API_SERVER_PORT)) else {
+    let (Some(host), Some(port)) = (variable(env::API_SERVER_HOST), variable(env::API_SERVER_PORT)) else {
         return Ok(None);
     };
     let place = Host::parse(&host).ok().zip(port.parse().ok());

@@ -20,17 +20,21 @@ use crate::confine::seccomp::Sockets;
 use crate::contract::{SANDBOX_HOME, env, exit};
 use crate::event::{Event, Events, ProcessActivity, ProcessStep, Severity};
 use crate::netns::Isolation;
-use crate::policy::{Compatibility, Filesystem, ProcessIdentity};
+use crate::policy::writable::WorkloadWrites;
+use crate::policy::{Compatibility, Filesystem, Policy, ProcessIdentity};
 use crate::sys::process::Held;
 use crate::workload::command::{self, Command, CommandError};
 use crate::workload::environment::{self, Inherit, Recipe, UserVariable};
 use crate::workload::launch::{LaunchError, Running};
 use crate::workload::launcher::Launcher;
 use crate::workload::standard::Standard;
-use crate::workload::{Orders, supervise};
+use crate::workload::{Orders, outside, supervise};
 
 /// The workload's home where its own is not granted for writing; every policy grants it.
 const FALLBACK_HOME: &str = "/tmp";
+
+/// Scratch space, which a workload in a user namespace has of its own.
+const TMP: &str = "/tmp";
 
 /// What to run, and how.
 #[derive(Debug)]
@@ -68,10 +72,10 @@ impl Workload {
     /// # Errors
     /// [`Failure`]: no command, a working directory that is not there, variables that cannot be read.
     pub fn of_container(words: &[OsString], options: WorkloadOptions) -> Result<Self, Failure> {
-        let spec = std::env::var(env::MAIN_PROCESS_SPEC).ok();
-        let variables = match std::env::var(env::USER_ENVIRONMENT) {
-            Ok(text) => environment::parse_json(&text).map_err(Failure::usage)?,
-            Err(_) => Vec::new(),
+        let spec = variable(env::MAIN_PROCESS_SPEC);
+        let variables = match variable(env::USER_ENVIRONMENT) {
+            Some(text) => environment::parse_json(&text).map_err(Failure::usage)?,
+            None => Vec::new(),
         };
         let workdir = match &options.workdir {
             Some(given) => Some(existing(given)?),
@@ -109,7 +113,8 @@ impl Workload {
         if !grants.read_write.iter().any(|granted| Path::new(&identity.home).starts_with(granted)) {
             identity.home = FALLBACK_HOME.to_owned();
         }
-        let workdir = Some(self.start_directory(&grants));
+        let private_tmp = surroundings.isolation.as_ref().is_some_and(|isolation| isolation.private_tmp);
+        let workdir = Some(self.start_directory(&grants, private_tmp));
         grants.read_only.extend(surroundings.trust);
         let environment = Recipe {
             identity,
@@ -192,10 +197,58 @@ impl Workload {
         Ok(code)
     }
 
+    /// Tells what the policy grants and the workload will not have: paths that are not there, and a working directory that its
+    /// user may not write.
+    pub fn doubt(&self, policy: &Policy, who: &WorkloadWrites, events: &Events) {
+        for doubt in policy.doubts() {
+            events.find(Severity::Low, "policy-doubt", doubt);
+        }
+        for path in policy.absent_paths() {
+            let path = path.display();
+            let what = format!(
+                "filesystem_policy grants {path}, which is not there, so it stays closed: make it before the start"
+            );
+            events.find(Severity::Low, "path-absent", what);
+        }
+        let granted = |workdir: &&PathBuf| policy.filesystem.with_baseline(Some(workdir)).read_write.contains(workdir);
+        if let Some(workdir) = self.workdir.as_ref().filter(granted)
+            && !who.makes_files_in(workdir)
+        {
+            events.find(
+                Severity::Low,
+                "workdir-not-writable",
+                format!(
+                    "the working directory {} is granted for writing, and its owner and mode keep the workload's user ({}:{}) \
+                     from it: start the supervisor as the directory's owner, let that user write there, or name another by \
+                     process.run_as_user in the policy",
+                    workdir.display(),
+                    who.uid,
+                    who.gid
+                ),
+            );
+        }
+    }
+
+    /// A launch that failed; where the program was not found, with where it is outside.
+    pub fn refused(&self, mut error: LaunchError, policy: &Policy) -> Failure {
+        if error.code == exit::NOT_FOUND
+            && let Some(program) = self.command.argv.first()
+            && let Some(advice) = outside::advice(program, self.workdir.as_deref(), &policy.filesystem)
+        {
+            error.message = format!("{}; {advice}", error.message);
+        }
+        error.into()
+    }
+
     /// Where the workload starts: the working directory, unless it was not asked for by name and is not to be seen.
-    fn start_directory(&self, grants: &Grants) -> PathBuf {
-        let granted =
-            |path: &&PathBuf| grants.read_only.iter().chain(&grants.read_write).any(|grant| path.starts_with(grant));
+    fn start_directory(&self, grants: &Grants, private_tmp: bool) -> PathBuf {
+        // Of what lies in the machine's /tmp, a workload with one of its own sees what is granted by its name.
+        let hides =
+            |grant: &Path, path: &Path| private_tmp && path.starts_with(TMP) && Path::new(TMP).starts_with(grant);
+        let granted = |path: &&PathBuf| {
+            let mut grants = grants.read_only.iter().chain(&grants.read_write);
+            grants.any(|grant| path.starts_with(grant) && (!hides(grant, path) || path.as_path() == Path::new(TMP)))
+        };
         let named = self.options.workdir.is_some();
         self.workdir.as_ref().filter(|path| named || granted(path)).cloned().unwrap_or_else(|| PathBuf::from("/"))
     }
@@ -251,13 +304,18 @@ async fn receive(
 
 /// Who the workload is: the driver's numbers, the policy's names, or what is left.
 pub fn identify(policy: &ProcessIdentity, events: &Events) -> Result<Identity, Failure> {
-    let (uid, gid) = (std::env::var(env::SANDBOX_UID).ok(), std::env::var(env::SANDBOX_GID).ok());
+    let (uid, gid) = (variable(env::SANDBOX_UID), variable(env::SANDBOX_GID));
     let sources = identity::Sources { policy: policy.clone(), uid: uid.as_deref(), gid: gid.as_deref() };
     let identity = Identity::resolve(&sources).map_err(Failure::setup)?;
     for note in &identity.notes {
         events.find(Severity::Informational, "identity-note", note.clone());
     }
     Ok(identity)
+}
+
+/// A variable of the environment; one that holds nothing is not set.
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// A working directory that was asked for by name must be there.

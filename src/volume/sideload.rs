@@ -60,6 +60,9 @@ pub enum SideloadError {
     /// What is copied there could not be run.
     #[error("{} is mounted noexec, so nothing could run the copy; mount a volume that allows it, such as an emptyDir", .0.display())]
     NoExec(PathBuf),
+    /// Nothing of the path is there: what would be made is a directory of the container's own, which ends with it.
+    #[error("nothing of {} is there, so it is no volume; mount the volume there", .0.display())]
+    NoVolume(PathBuf),
     /// A step failed.
     #[error("{step} {}: {error}{}", path.display(), remedy(*error, *bytes))]
     Step {
@@ -89,7 +92,7 @@ fn remedy(error: Errno, bytes: u64) -> String {
 }
 
 /// Copies the running executable to `destination`: a file's path, or an existing directory, where the copy keeps the
-/// executable's name. Missing directories are made; the copy has mode 0555 and is on the disk when this returns.
+/// executable's name. Missing directories in a volume are made; the copy has mode 0555 and is on the disk when this returns.
 ///
 /// # Errors
 /// [`SideloadError`]; the destination is then what it was.
@@ -130,6 +133,10 @@ impl Target {
             (parent.unwrap_or(Path::new(".")), name.to_owned())
         };
         let failed = |step, error| SideloadError::Step { step, path: directory.into(), error, bytes };
+        let above = directory.ancestors().skip(1).find(|above| above.exists());
+        if !directory.exists() && above == Some(Path::new("/")) {
+            return Err(SideloadError::NoVolume(directory.into()));
+        }
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(DIRECTORY_MODE)

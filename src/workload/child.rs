@@ -157,7 +157,10 @@ fn enter(workdir: Option<&Path>) -> Result<(), Failure> {
     chdir(workdir).map_err(|error| {
         let remedy = match error {
             Errno::ENOENT => "create it, grant it under filesystem_policy, or name another with --workdir",
-            Errno::EACCES => "the workload's user may not enter it",
+            Errno::EACCES => {
+                "the workload's user may not enter it: let it in by owner or mode, work in another directory (--workdir), \
+                 or start the supervisor as its owner"
+            }
             _ => "name another with --workdir",
         };
         Failure::setup(format!("working directory {}: {error}; {remedy}", workdir.display()))

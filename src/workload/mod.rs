@@ -14,6 +14,7 @@ pub mod guest;
 pub mod init;
 pub mod launch;
 pub mod launcher;
+pub mod outside;
 pub mod sealed;
 pub mod standard;
 pub mod stdio;

@@ -49,6 +49,16 @@ pub enum ClientError {
     /// The connection ended first.
     #[error("the connection has ended; the sandbox may have")]
     Closed(#[from] Closed),
+    /// The port on this side cannot be had.
+    #[error("cannot listen on {address}: {source}; {}", of_port(*port, source))]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// The sandbox's port, for the advice.
+        port: u16,
+        /// What it answered.
+        source: std::io::Error,
+    },
     /// Something of this side's.
     #[error("{call}: {source}")]
     Own {
@@ -57,6 +67,16 @@ pub enum ClientError {
         /// What it answered.
         source: std::io::Error,
     },
+}
+
+/// What to do about a port that cannot be had, when `port` is the sandbox's.
+fn of_port(port: u16, error: &std::io::Error) -> String {
+    let why = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => "ports below 1024 take privilege",
+        std::io::ErrorKind::AddrInUse => "something listens there already",
+        _ => "this machine does not give it",
+    };
+    format!("{why}: name another port of this side, or 0 for any, as in 0:{port}")
 }
 
 fn own(call: &'static str) -> impl FnOnce(std::io::Error) -> ClientError {
@@ -300,7 +320,8 @@ pub async fn forward(
     listening: impl FnOnce(SocketAddr),
 ) -> Result<(), ClientError> {
     let opener = connect(place).await?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, local)).await.map_err(own("listening on loopback"))?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, local));
+    let listener = TcpListener::bind(address).await.map_err(|source| ClientError::Listen { address, port, source })?;
     listening(listener.local_addr().map_err(own("getsockname"))?);
     loop {
         let (stream, from) = listener.accept().await.map_err(own("accept"))?;

@@ -39,7 +39,10 @@ pub async fn upload(place: &Place, paths: &[PathBuf], directory: &Path) -> Resul
         let (pieces, mut stream) = mpsc::channel(PIECES);
         let packed = {
             let (parent, name) = (parent.clone(), name.clone());
-            tokio::task::spawn_blocking(move || tar::create(Pieces(pieces), &parent, &[name], &mut io::stderr()))
+            tokio::task::spawn_blocking(move || {
+                let mut report = tar::Placed::new(io::stderr(), "", &parent);
+                tar::create(Pieces(pieces), &parent, &[name], &mut report)
+            })
         };
         let mut progress = Progress::begin(&name.to_string_lossy(), measure(&parent.join(&name), MEASURED_DEPTH));
         let feed = async {
@@ -83,7 +86,8 @@ pub async fn download(place: &Place, paths: &[PathBuf], directory: &Path) -> Res
         let unpacked = {
             let directory = directory.to_owned();
             tokio::task::spawn_blocking(move || {
-                tar::extract(Arriving { stream, piece: bytes::BytesMut::new() }, &directory, &mut io::stderr())
+                let mut report = tar::Placed::new(io::stderr(), "", &directory);
+                tar::extract(Arriving { stream, piece: bytes::BytesMut::new() }, &directory, &mut report)
             })
         };
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();

@@ -163,6 +163,12 @@ pub(super) struct RuleSet {
 }
 
 impl Inspection {
+    /// The one path that the endpoint answers for, where it is one.
+    #[must_use]
+    pub fn only_path(&self) -> Option<&str> {
+        self.path.is_literal().then(|| self.path.as_str())
+    }
+
     /// Whether the WebSocket's text messages are GraphQL, and judged as such.
     pub(super) fn speaks_graphql_messages(&self) -> bool {
         self.protocol == Protocol::Websocket && !(self.allow.graphql.is_empty() && self.deny.graphql.is_empty())

@@ -96,8 +96,8 @@ fn files_that_are_no_policies_are_refused() {
     refuses("- a", "1:1: expected a mapping, found a list");
     refuses("7", "1:1: expected a mapping, found a single value");
     refuses("network_policies: {}", "1:1: version: missing; write 'version: 1' at the top");
-    refuses("version: 2", "1:10: version: expected a number from 1 to 1, found \"2\"");
-    refuses("version: '1'", "1:10: version: expected a number");
+    refuses("version: 2", "1:10: version: expected 1, found 2; write 1: this build knows no other");
+    refuses("version: '1'", "1:10: version: expected 1, found the text \"1\"; write the digits, without quotes");
     refuses("version: 1\nversion: 1", "2:1: version: the key is given twice, first on line 1");
     refuses("version: 1\nproces: {}", "2:1: proces: unknown key; did you mean \"process\"?");
     refuses("version: 1\ninference: {}", "2:1: inference: unknown key; remove it; known here: version,");
@@ -184,7 +184,7 @@ fn endpoint_rules() {
         ("host: 1.2.3.4.5, port: 443", "ends in a number but is not an IPv4 address"),
         ("host: '[fe80::1%eth0]', port: 443", "zone id"),
         ("host: ~, port: 443", "expected text, found nothing"),
-        ("host: a.example.com, port: 0", "expected a number from 1 to 65535, found \"0\""),
+        ("host: a.example.com, port: 0", "expected a number from 1 to 65535, found 0; write a number of that range"),
         ("host: a.example.com, port: 65536", "expected a number from 1 to 65535"),
         ("host: a.example.com, port: '443'", "without quotes"),
         ("host: a.example.com, port: 443, ports: [443]", "both 'port' and 'ports' are given"),
@@ -248,7 +248,10 @@ fn address_ranges_that_are_never_dialled_are_refused() {
 fn program_rules() {
     let at = |binary: &str| format!("version: 1\nnetwork_policies:\n  k:\n    binaries: [{binary}]\n");
     refuses(&at("{path: curl}"), "4:23: network_policies.k.binaries[0].path: expected an absolute path");
-    refuses(&at("/usr/bin/curl"), "4:16: network_policies.k.binaries[0]: expected a mapping, found a single value");
+    refuses(
+        &at("/usr/bin/curl"),
+        "4:16: network_policies.k.binaries[0]: expected a mapping, found \"/usr/bin/curl\"; write {path: /usr/bin/curl}",
+    );
     refuses(&at("{}"), "4:16: network_policies.k.binaries[0].path: missing");
     refuses(&at("{path: /a/../b}"), "holds \"..\"");
     refuses(&at("{path: '/a/b**'}"), "'**' must be a whole segment");

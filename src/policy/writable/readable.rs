@@ -13,14 +13,16 @@ use super::{Opened, WorkloadWrites, acl};
 pub enum Readable {
     /// It could.
     #[error(
-        "the workload (uid {uid}) could read the secret in {}; give the file to another user with mode 0400, or move it \
-         out of the paths that the policy grants", file.display()
+        "the workload (uid {uid}) could read the secret in {}; {}move it out of the paths that the policy grants", file.display(),
+        if *shares { "the supervisor is the same user and must read it, so that Landlock alone can keep it: " } else { "give the file to another user with mode 0400, or " }
     )]
     ByWorkload {
         /// The file.
         file: PathBuf,
         /// The workload's user.
         uid: u32,
+        /// Whether that is the supervisor's as well.
+        shares: bool,
     },
     /// It cannot be told.
     #[error("whether the workload could read the secret in {} cannot be told: {source}", file.display())]
@@ -56,7 +58,11 @@ pub fn refuse_readable(file: &Path, who: &WorkloadWrites, granted: Option<&[Path
     };
     match judged() {
         Ok(false) => Ok(()),
-        Ok(true) => Err(Readable::ByWorkload { file: file.to_owned(), uid: who.uid }),
+        Ok(true) => Err(Readable::ByWorkload {
+            file: file.to_owned(),
+            uid: who.uid,
+            shares: nix::unistd::geteuid().as_raw() == who.uid,
+        }),
         Err(source) => Err(Readable::Unknown { file: file.to_owned(), source }),
     }
 }

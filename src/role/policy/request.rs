@@ -13,6 +13,8 @@ use crate::policy::request::{Head, Judgement, Refusal};
 pub(super) struct Answer {
     /// The request, in one line.
     pub(super) asked: String,
+    /// Whether its path was made up, since none was given.
+    pub(super) assumed: bool,
     pub(super) verdict: Verdict,
 }
 
@@ -35,7 +37,7 @@ impl Request {
 
     /// Asks about it.
     pub(super) fn ask(&self, decision: &Decision) -> Answer {
-        let target = self.target();
+        let target = self.target(decision);
         let call = self.call();
         let method = match (&self.service, &call, &self.method) {
             (Some(_), _, _) | (_, Some(_), _) => "POST",
@@ -67,13 +69,15 @@ impl Request {
             Judgement::Body { .. } => Verdict::Body,
             Judgement::Refuse(refusal) => Verdict::Denied(refusal),
         };
-        Answer { asked, verdict }
+        let assumed = self.path.is_none() && self.service.is_none();
+        Answer { asked, assumed, verdict }
     }
 
-    fn target(&self) -> String {
-        let mut target = match &self.service {
-            Some(service) => format!("/{service}/{}", self.method.as_deref().unwrap_or_default()),
-            None => self.path.clone().unwrap_or_else(|| "/".to_owned()),
+    fn target(&self, decision: &Decision) -> String {
+        let mut target = match (&self.service, &self.path) {
+            (Some(service), _) => format!("/{service}/{}", self.method.as_deref().unwrap_or_default()),
+            (None, Some(path)) => path.clone(),
+            (None, None) => self.only_path(decision).unwrap_or_else(|| "/".to_owned()),
         };
         for pair in &self.query {
             target.push(if target.contains('?') { '&' } else { '?' });
@@ -87,6 +91,15 @@ impl Request {
             }
         }
         target
+    }
+
+    /// Where calls go, unless the command line says so: to the one path that the endpoints answer for.
+    fn only_path(&self, decision: &Decision) -> Option<String> {
+        self.call()?;
+        let endpoints = decision.endpoints.iter().filter_map(|(entry, index)| entry.endpoints.get(*index));
+        let mut paths = endpoints.filter_map(|endpoint| endpoint.inspection.as_ref()?.only_path());
+        let first = paths.next()?;
+        paths.all(|other| other == first).then(|| first.to_owned())
     }
 
     /// The body of a call.
@@ -143,6 +156,9 @@ impl Answer {
             }
         };
         lines.extend(refusal.next_steps.iter().map(|step| format!("next step: {step}")));
+        if self.assumed {
+            lines.push("no path was given, and this one was assumed: ask with --path about another".to_owned());
+        }
         lines
     }
 

@@ -33,6 +33,7 @@ use std::io;
 
 pub use create::create;
 pub use extract::extract;
+pub use report::Placed;
 
 /// Bytes of a block, in which everything in an archive is measured.
 const BLOCK: usize = 512;
