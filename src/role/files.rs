@@ -49,7 +49,7 @@ fn carry(what: &Carrying, environment: &[CString]) -> Result<bool, String> {
         Carrying::In(directory) => {
             let directory = names.expand(directory);
             std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-            told(tar::extract(input, &directory, &mut io::stderr()))
+            told(tar::extract(input, &directory, &tar::Wanted::Everything, &mut io::stderr()))
         }
         Carrying::Out(path) => {
             let path = names.expand(path);
