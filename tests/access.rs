@@ -14,7 +14,10 @@ pub struct Sandbox {
     pub world: World,
     /// Whose the supervisor is.
     pub user: Option<u32>,
+    /// Which the workload is granted.
     pub directory: tempfile::TempDir,
+    /// Which it is not.
+    porch: tempfile::TempDir,
     script: String,
     supervisor: Option<Daemon>,
 }
@@ -27,19 +30,19 @@ impl Sandbox {
 
     pub fn started(script: &str, user: Option<u32>) -> Self {
         let world = World::new();
-        let directory = tempfile::Builder::new().prefix("openshell-door-").tempdir_in("/var/tmp").expect("a directory");
-        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
-        if let Some(user) = user {
-            std::os::unix::fs::chown(directory.path(), Some(user), Some(user)).expect("chown");
-        }
-        let mut sandbox = Self { world, user, directory, script: script.to_owned(), supervisor: None };
+        let [directory, porch] = ["openshell-luggage-", "openshell-door-"].map(|prefix| {
+            let directory = tempfile::Builder::new().prefix(prefix).tempdir_in("/var/tmp").expect("a directory");
+            std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+            std::os::unix::fs::chown(directory.path(), user, user).expect("chown");
+            directory
+        });
+        let mut sandbox = Self { world, user, directory, porch, script: script.to_owned(), supervisor: None };
         sandbox.start();
         sandbox
     }
 
     /// Starts its supervisor, the first or the next.
     pub fn start(&mut self) {
-        // The door's directory is granted, so that what keeps the workload out is the door.
         let policy = self.world.file(
             "door.yaml",
             format!("version: 1\nfilesystem_policy: {{read_write: [{}, /tmp]}}\n", self.directory.path().display()),
@@ -60,7 +63,7 @@ impl Sandbox {
     }
 
     pub fn door(&self) -> PathBuf {
-        self.directory.path().join("door")
+        self.porch.path().join("door")
     }
 
     /// OpenSSH's client, without anybody's configuration.

@@ -18,6 +18,8 @@ use crate::world::{Daemon, World, eventually, supervisor};
 struct Place {
     world: World,
     directory: tempfile::TempDir,
+    /// Where the door is, which nobody but who made it may write.
+    porch: tempfile::TempDir,
     policy: PathBuf,
 }
 
@@ -27,14 +29,16 @@ impl Place {
         let directory =
             tempfile::Builder::new().prefix("openshell-attach-").tempdir_in("/var/tmp").expect("a directory");
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+        let porch = tempfile::Builder::new().prefix("openshell-door-").tempdir_in("/var/tmp").expect("a directory");
+        std::fs::set_permissions(porch.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
         let paths = directory.path().display();
         let policy = world
             .file("main.yaml", format!("version: 1\nfilesystem_policy: {{read_write: [{paths}, /tmp, /dev/null]}}\n"));
-        Self { world, directory, policy }
+        Self { world, directory, porch, policy }
     }
 
     fn door(&self) -> PathBuf {
-        self.at("door")
+        self.porch.path().join("door")
     }
 
     fn at(&self, name: &str) -> PathBuf {

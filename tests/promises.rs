@@ -22,6 +22,7 @@ mod two_pods;
 mod access;
 mod access_attacks;
 mod access_clients;
+mod access_hostile;
 mod access_pods;
 mod admission;
 mod attach;

@@ -1,8 +1,7 @@
 //! The socket on which people knock.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -10,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::knock::{self, Stranger, Visitor};
 use super::place::{Place, PlaceError};
+use super::told::Told;
 use crate::sys::process::Held;
 
 /// Connections at a time. Each may cost [`super::ssh::connection::CHANNELS_LIMIT`] windows in the worst case, and comes
@@ -19,8 +19,8 @@ const CONNECTIONS_LIMIT: usize = 128;
 /// After a failure to accept, such as for want of descriptors, the next try waits.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The same cause is told once in this time, with how often it came: whoever knocks in a loop fills no log.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// How often in a while a cause is told by itself: who knocks in a loop, and anybody can, is told of once.
+const TOLD_SINGLY: u32 = 1;
 
 /// How long a stranger's socket may take to take in the refusal. It is new, and has room for it.
 const REFUSAL_TIME: Duration = Duration::from_millis(50);
@@ -32,7 +32,7 @@ pub struct Door {
     listener: UnixListener,
     places: Arc<Semaphore>,
     companion: Option<Held>,
-    told: HashMap<&'static str, (Option<Instant>, u64)>,
+    told: Told,
 }
 
 /// Somebody who has come in.
@@ -70,7 +70,7 @@ impl Door {
             source,
         })?;
         let places = Arc::new(Semaphore::new(CONNECTIONS_LIMIT));
-        Ok(Self { place: place.clone(), listener, places, companion, told: HashMap::new() })
+        Ok(Self { place: place.clone(), listener, places, companion, told: Told::singly(TOLD_SINGLY) })
     }
 
     /// Waits for the next who may come in. Nothing that goes wrong with one ends the waiting for others; `refused` hears of
@@ -109,11 +109,8 @@ impl Door {
     }
 
     fn tell(&mut self, kind: &'static str, pid: Option<u32>, reason: String, refused: &mut impl FnMut(Refusal)) {
-        let (last, untold) = self.told.entry(kind).or_default();
-        *untold += 1;
-        if last.is_none_or(|last| last.elapsed() >= TOLD_EVERY) {
-            refused(Refusal { count: *untold, reason, pid });
-            (*last, *untold) = (Some(Instant::now()), 0);
+        if let Some(count) = self.told.count(kind) {
+            refused(Refusal { count, reason, pid });
         }
     }
 }

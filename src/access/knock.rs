@@ -11,6 +11,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::{Uid, geteuid, getpid};
@@ -54,6 +55,12 @@ pub enum Stranger {
         /// Which.
         pid: u32,
     },
+    /// What /proc shows are not the processes by the numbers that they have here.
+    #[error(
+        "/proc shows another process namespace's processes than the supervisor's own, so that who is the workload's cannot \
+         be told; mount one that is the supervisor's (`unshare --mount-proc`), or start it where /proc is"
+    )]
+    Blind,
     /// It has ended meanwhile, or cannot be looked at.
     #[error("process {pid} cannot be looked at: {source}")]
     Gone {
@@ -71,6 +78,7 @@ impl Stranger {
             Self::Unknown(_) => "unknown",
             Self::Foreign { .. } => "foreign",
             Self::Inside { .. } => "inside",
+            Self::Blind => "blind",
             Self::Gone { .. } => "gone",
         }
     }
@@ -96,6 +104,9 @@ pub fn who(stream: &UnixStream, companion: Option<&Held>) -> Result<Visitor, Str
         // Of a process namespace beside or above ours. The workload's is ours, or one below it, whose processes are seen.
         return Ok(Visitor { pid: 0, uid });
     }
+    if !proc_is_ours() {
+        return Err(Stranger::Blind);
+    }
     let number = pid.unsigned_abs();
     let gone = |source| Stranger::Gone { pid: number, source };
     // A number may be another's by the time that it is looked at; what is held may not.
@@ -108,6 +119,12 @@ pub fn who(stream: &UnixStream, companion: Option<&Held>) -> Result<Visitor, Str
         return Err(Stranger::Inside { pid: number });
     }
     Ok(Visitor { pid: number, uid })
+}
+
+/// Whether /proc numbers processes as this process's system calls do: it may be of an outer namespace (pid_namespaces(7)),
+/// and then the line of ancestors would be somebody else's. Asked anew each time, for it may be mounted over.
+fn proc_is_ours() -> bool {
+    fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&getpid().to_string()))
 }
 
 /// The process and its ancestors, read until it is the same twice: while one of them dies, what it leaves behind changes

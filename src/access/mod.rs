@@ -21,6 +21,7 @@ mod session;
 mod shell;
 pub mod ssh;
 mod stdio;
+mod told;
 
 mod place;
 

@@ -2,8 +2,10 @@
 
 use std::ffi::CString;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::net::UnixStream;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 use super::console::Console;
@@ -15,9 +17,14 @@ use super::ssh::SshError;
 use super::ssh::channel::{Refused, UNKNOWN_KIND};
 use super::ssh::connection::{Connection, Opening};
 use super::ssh::kex::HostKey;
+use super::told::Told;
 use crate::event::{Actor, Event, Events, SshActivity, SshStep};
 use crate::workload::environment::Recipe;
 use crate::workload::launcher::Launcher;
+
+/// How often in a while each kind of thing that is refused, or comes to nothing, is recorded by itself: an operator wants to
+/// know what was tried, and a client that is let in may try in a loop.
+const REFUSED_SINGLY: u32 = 20;
 
 /// What programs are started with, and by whom.
 #[derive(Debug)]
@@ -41,14 +48,32 @@ pub struct Inside {
 pub(super) struct Caller {
     visitor: Visitor,
     pub(super) inside: Arc<Inside>,
+    /// What was refused of late, to them all.
+    refused: Arc<Mutex<Told>>,
 }
 
 impl Caller {
-    /// Records something that was asked for.
+    /// Records something that was asked for. Beyond a rate what was refused is counted, by kind.
     pub(super) fn record(&self, step: SshStep, refused: Option<String>) {
+        let counted = match refused {
+            None => Some(1),
+            Some(_) => self.refused.lock().unwrap_or_else(PoisonError::into_inner).count(kind(&step)),
+        };
+        let Some(count) = counted else { return };
         let actor =
             Actor { binary: None, pid: Some(self.visitor.pid).filter(|&pid| pid != 0), uid: Some(self.visitor.uid) };
-        self.inside.events.emit(Event::Ssh(SshActivity { step, refused, actor, count: 1 }));
+        self.inside.events.emit(Event::Ssh(SshActivity { step, refused, actor, count }));
+    }
+}
+
+/// What is counted together.
+fn kind(step: &SshStep) -> &'static str {
+    match step {
+        SshStep::Opened | SshStep::Closed => "connection",
+        SshStep::Ran { .. } => "program",
+        SshStep::Carried(_) => "files",
+        SshStep::Forwarded { .. } => "forward",
+        SshStep::Asked(_) => "other",
     }
 }
 
@@ -61,10 +86,13 @@ pub async fn serve(mut door: Door, inside: Inside) -> Result<(), SshError> {
     let key = Arc::new(HostKey::generate()?);
     let mut connections = JoinSet::new();
     let events = inside.events.clone();
+    let refused = Arc::new(Mutex::new(Told::singly(REFUSED_SINGLY)));
     loop {
         tokio::select! {
             admitted = door.admit(|refusal| record_refusal(&events, refusal)) => {
-                connections.spawn(connection(admitted, key.clone(), inside.clone()));
+                let Admitted { stream, visitor, place } = admitted;
+                let caller = Caller { visitor, inside: inside.clone(), refused: refused.clone() };
+                connections.spawn(connection(stream, place, key.clone(), caller));
             }
             Some(_) = connections.join_next() => {}
         }
@@ -77,9 +105,8 @@ fn record_refusal(events: &Events, refusal: Refusal) {
     events.emit(Event::Ssh(SshActivity { step: SshStep::Opened, refused, actor, count: refusal.count }));
 }
 
-async fn connection(admitted: Admitted, key: Arc<HostKey>, inside: Arc<Inside>) {
-    let Admitted { stream, visitor, place: _place } = admitted;
-    let caller = Caller { visitor, inside };
+/// `_place` is held for as long as it lasts.
+async fn connection(stream: UnixStream, _place: OwnedSemaphorePermit, key: Arc<HostKey>, caller: Caller) {
     let (connection, mut openings) = match Connection::serve(stream, key).await {
         Ok(served) => served,
         // Somebody who only looked.

@@ -52,7 +52,8 @@ fn carry(what: &Carrying, environment: &[CString]) -> Result<bool, String> {
         Carrying::In(directory) => {
             let directory = names.expand(directory);
             std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-            told(tar::extract(input, &directory, &mut tar::Placed::new(io::stderr(), SIDE, &directory)))
+            let mut report = tar::Placed::new(io::stderr(), SIDE, &directory);
+            told(tar::extract(input, &directory, &tar::Wanted::Everything, &mut report))
         }
         Carrying::Out(path) => {
             let path = names.expand(path);

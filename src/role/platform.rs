@@ -121,6 +121,7 @@ async fn serve(
     }
     let store = egress.store.clone();
     proxy::warm_up(&store);
+    let who = sandbox::workload_writes(&orders.identity, &orders.grants);
     let prepared = launch::prepare(orders).await?;
     let attributor = match options.policy.binary_identity {
         BinaryIdentity::Relaxed => proxy::relaxed(events),
@@ -143,7 +144,7 @@ async fn serve(
     if !options.policy.allow_writable_policy {
         tokio::spawn(policy::reload::watch(store, events.clone()));
     }
-    let door = workload.open_door(None)?;
+    let door = workload.open_door(None, &who)?;
     let running = prepared.go().await?;
     workload.record_start(&running, events);
     readiness.send_replace(admin::Readiness::Ready);

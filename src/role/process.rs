@@ -105,7 +105,7 @@ async fn serve(
     }
     let (mut instructions, mut reports) = gate.split();
     let (orders, environment) = orders(workload, &state, events)?;
-    let door = workload.open_door(network)?;
+    let door = workload.open_door(network, &sandbox::workload_writes(&orders.identity, &orders.grants))?;
     let go = Notify::new();
     let mut followed = Box::pin(follow(&mut instructions, &state, &go, events));
     let launched = async {

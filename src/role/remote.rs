@@ -149,6 +149,7 @@ async fn serve(plan: Plan, admin_listener: Option<TcpListener>, events: &Events)
     if plan.fence == Fence::Pod {
         process::prove_the_fence().await?;
     }
+    let who = sandbox::workload_writes(&plan.orders.identity, &plan.orders.grants);
     let prepared = launch::prepare(plan.orders).await?;
     let attesting = match plan.key {
         Some(key) => Some((key, proxy::attributor_of_own_workload(prepared.init)?)),
@@ -173,7 +174,7 @@ async fn serve(plan: Plan, admin_listener: Option<TcpListener>, events: &Events)
             );
         }
     });
-    let door = plan.workload.open_door(None)?;
+    let door = plan.workload.open_door(None, &who)?;
     let running = prepared.go().await?;
     plan.workload.record_start(&running, events);
     readiness.send_replace(admin::Readiness::Ready);

@@ -180,6 +180,7 @@ async fn serve(
     }
     let store = egress.store.clone();
     proxy::warm_up(&store);
+    let who = workload_writes(&orders.identity, &orders.grants);
     let mut prepared = prepare(begun, orders, &events).await?;
     let handover = prepared.handover.take().ok_or_else(|| Failure::setup("the sandbox handed nothing over"))?;
     for note in &handover.notes {
@@ -209,7 +210,7 @@ async fn serve(
     if !plan.options.policy.allow_writable_policy {
         tokio::spawn(policy::reload::watch(store, events.clone()));
     }
-    let door = plan.workload.open_door(None)?;
+    let door = plan.workload.open_door(None, &who)?;
     let running = prepared.go().await.map_err(|error| plan.workload.refused(error, &begun_with.policy))?;
     plan.workload.record_start(&running, &events);
     readiness.send_replace(admin::Readiness::Ready);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::sys::prctl;
 
 use super::sandbox::Failure;
-use crate::access::{self, Console, Door, Inside, console};
+use crate::access::{self, Console, Door, Inside, Place, console};
 use crate::cli::WorkloadOptions;
 use crate::confine::identity::{self, Identity};
 use crate::confine::landlock::{self, Grants};
@@ -20,7 +20,7 @@ use crate::confine::seccomp::Sockets;
 use crate::contract::{SANDBOX_HOME, env, exit};
 use crate::event::{Event, Events, ProcessActivity, ProcessStep, Severity};
 use crate::netns::Isolation;
-use crate::policy::writable::WorkloadWrites;
+use crate::policy::writable::{WorkloadWrites, Writable, refuse_writable};
 use crate::policy::{Compatibility, Filesystem, Policy, ProcessIdentity};
 use crate::sys::process::Held;
 use crate::workload::command::{self, Command, CommandError};
@@ -150,15 +150,19 @@ impl Workload {
         Ok((orders, environment))
     }
 
-    /// Opens the door to the sandbox, where there is to be one; the `network` supervisor of the same pod may come in.
+    /// Opens the door to the sandbox, where there is to be one; the `network` supervisor of the same pod may come in. `who`
+    /// must not be able to put another door in its place.
     ///
     /// # Errors
-    /// It cannot be had.
-    pub fn open_door(&self, network: Option<Held>) -> Result<Option<Door>, Failure> {
+    /// It cannot be had, or the workload could replace it.
+    pub fn open_door(&self, network: Option<Held>, who: &WorkloadWrites) -> Result<Option<Door>, Failure> {
         let Some(place) = &self.options.ssh_socket_path else { return Ok(None) };
         // What the workload leaves behind must not end up where nobody knows it for the workload's.
         prctl::set_child_subreaper(true).map_err(Failure::setup)?;
-        Door::open(place, network).map(Some).map_err(Failure::setup)
+        let door = Door::open(place, network).map_err(Failure::setup)?;
+        // Only now is there all of the way that is judged; nobody has come yet, and the workload does not run.
+        refuse_replaceable(place, who)?;
+        Ok(Some(door))
     }
 
     /// Stands by the workload until its end, and serves those who come in by the door meanwhile. Returns the exit code.
@@ -283,6 +287,29 @@ impl Workload {
         let command = self.command.argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         Event::Process(ProcessActivity { activity, command, pid })
     }
+}
+
+/// Whoever could put another socket at the door's place would receive those who mean the sandbox, and speak to their
+/// terminals and into their files.
+fn refuse_replaceable(place: &Place, who: &WorkloadWrites) -> Result<(), Failure> {
+    let Place::Path(path) = place else { return Ok(()) };
+    refuse_writable(&[path], who).map_err(|error| {
+        let why = match error {
+            Writable::ByWorkload { culprit, act, uid, .. } => {
+                format!("the workload (uid {uid}) could put its own in its place: {}{act}", culprit.display())
+            }
+            Writable::Unknown { at, source, .. } => {
+                format!(
+                    "whether the workload could put its own in its place cannot be told: {}: {source}",
+                    at.display()
+                )
+            }
+        };
+        Failure::setup(format!(
+            "--ssh-socket-path {place}: {why}; name a place in a directory that the policy does not let the workload \
+             write, or @NAME"
+        ))
+    })
 }
 
 /// Serves those who come in by the door, until the future is dropped. Says why where it cannot.

@@ -177,6 +177,17 @@ impl Failure {
     }
 }
 
+/// What went beside a message did not arrive, or not all of it: unix(7), `MSG_CTRUNC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "descriptors were lost on their way, for this process may open no more; end something, or raise its limit \
+     (RLIMIT_NOFILE)"
+)]
+pub struct Lost;
+
+/// What came beside a message. The message itself is whole either way: whoever it is about does without, and nobody else.
+pub type Descriptors = Result<Vec<OwnedFd>, Lost>;
+
 /// One end.
 #[derive(Debug)]
 pub struct Control {
@@ -209,7 +220,7 @@ impl Control {
     ///
     /// # Errors
     /// As there.
-    pub fn receive<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    pub fn receive<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Descriptors)>> {
         receive(self.socket.as_fd())
     }
 
@@ -245,14 +256,14 @@ pub fn send<M: Serialize>(socket: BorrowedFd<'_>, message: &M, descriptors: &[Bo
     Ok(())
 }
 
-/// Receives one message; `None` when the other end is gone.
+/// Receives one message; `None` when the other end is gone. Where descriptors of it were lost, those that came are closed.
 ///
 /// # Errors
 /// What recvmsg(2) answered; `InvalidData` for what is no message.
-pub fn receive<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+pub fn receive<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(M, Descriptors)>> {
     let mut buffer = vec![0; MESSAGE_LIMIT];
     let mut ancillary = nix::cmsg_space!([RawFd; DESCRIPTOR_LIMIT]);
-    let (length, truncated, descriptors) = {
+    let (length, flags, descriptors) = {
         let mut slices = [IoSliceMut::new(&mut buffer)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let received = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut ancillary), flags)?;
@@ -264,14 +275,14 @@ pub fn receive<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option
                 }
             }
         }
-        let cut = MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC;
-        (received.bytes, received.flags.intersects(cut), descriptors)
+        (received.bytes, received.flags, descriptors)
     };
     if length == 0 {
         return Ok(None);
     }
-    if truncated {
+    if flags.contains(MsgFlags::MSG_TRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message on the control socket was cut short"));
     }
+    let descriptors = if flags.contains(MsgFlags::MSG_CTRUNC) { Err(Lost) } else { Ok(descriptors) };
     Ok(Some((serde_json::from_slice(&buffer[..length])?, descriptors)))
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Orders;
 use super::child::{Note, become_own, become_workload};
-use super::control::{Ending, Failure, GuestStep};
+use super::control::{Descriptors, Ending, Failure, GuestStep};
 use super::standard::{Shape, Standard, Streams};
 use super::terminal::Plan;
 use crate::sys::process::{self, Side};
@@ -119,7 +119,7 @@ impl Guests {
     }
 
     /// Forks one. Comes back in the init alone.
-    pub(super) fn launch(&mut self, id: u64, descriptors: Vec<OwnedFd>) -> Result<(), Failure> {
+    pub(super) fn launch(&mut self, id: u64, descriptors: Descriptors) -> Result<(), Failure> {
         let setup = |what: &'static str| move |error: io::Error| Failure::setup(format!("{what}: {error}"));
         let orders = self.orders.as_ref().ok_or_else(|| Failure::setup("this sandbox takes no more programs"))?;
         if self.all.len() >= GUESTS_LIMIT {
@@ -127,7 +127,7 @@ impl Guests {
                 "{GUESTS_LIMIT} programs have been started beside the workload, and run; end one"
             )));
         }
-        let mut descriptors = descriptors.into_iter();
+        let mut descriptors = descriptors.map_err(Failure::setup)?.into_iter();
         let task = descriptors.next().ok_or_else(|| Failure::setup("a task came without its descriptor"))?;
         let task = Task::read(task).map_err(setup("the task"))?;
         let standard = task.terminal.clone().map_or(Standard::Pipes { joined: false }, Standard::Terminal);

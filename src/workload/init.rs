@@ -23,7 +23,7 @@ use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, tcset
 
 use super::Orders;
 use super::child::{Note, become_workload};
-use super::control::{Control, Ending, Failure, GuestStep, Layout, Report, Request};
+use super::control::{Control, Descriptors, Ending, Failure, GuestStep, Layout, Report, Request};
 use super::guest::{Guests, Own};
 use super::standard::Streams;
 use super::terminal::Plan;
@@ -158,7 +158,7 @@ struct Init<'c> {
 /// What the supervisor said while the init waited.
 enum Heard {
     Nothing,
-    Request(Request, Vec<OwnedFd>),
+    Request(Request, Descriptors),
     Gone,
 }
 
@@ -198,7 +198,7 @@ impl Init<'_> {
         }
     }
 
-    fn serve(&mut self, request: Request, descriptors: Vec<OwnedFd>) {
+    fn serve(&mut self, request: Request, descriptors: Descriptors) {
         match request {
             Request::Separate(_) | Request::SetUp | Request::Go => {}
             Request::Signal(number) => self.forward(number),
@@ -223,13 +223,25 @@ impl Init<'_> {
         let made = socket(family, SockType::Stream, flags, None);
         let error = made.as_ref().err().map(|errno| *errno as i32);
         let descriptor = made.as_ref().ok().map(AsFd::as_fd);
-        let _ = self.control.send(&Report::Socket { id, error }, descriptor.as_slice());
+        if let Err(failed) = self.control.send(&Report::Socket { id, error }, descriptor.as_slice()) {
+            // As below, where the descriptor could not go along.
+            self.report(&Report::Socket { id, error: failed.raw_os_error().or(Some(Errno::EIO as i32)) });
+        }
     }
 
     fn tell_of_guests(&mut self) {
         for (id, step, descriptors) in self.guests.news() {
             let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-            let _ = self.control.send(&Report::Guest { id, step }, &descriptors);
+            let told = self.control.send(&Report::Guest { id, step }, &descriptors);
+            // There is a bound to the descriptors that are on their way (unix(7), `ETOOMANYREFS`). Without its streams a
+            // guest is none, and whoever waits for it is to hear so.
+            if let Err(error) = told
+                && !descriptors.is_empty()
+            {
+                self.guests.signal(id, Signal::SIGKILL as i32);
+                let failure = Failure::setup(format!("handing its streams over: {error}"));
+                self.report(&Report::Guest { id, step: GuestStep::Failed(failure) });
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::Orders;
-use super::control::{CONTROL_FD, Ending, Failure, Layout, Report, Request, receive, send};
+use super::control::{CONTROL_FD, Descriptors, Ending, Failure, Layout, Report, Request, receive, send};
 use super::launcher::{Desk, Launcher};
 use super::sealed::Sealed;
 use super::stdio;
@@ -202,7 +202,7 @@ async fn set_up(begun: Begun, mut orders: Orders) -> Result<Prepared, LaunchErro
             (had_offer, had_init) => (offer, init_end) = (had_offer, had_init),
         }
         match line.receive::<Report>().await {
-            Ok(Some((Report::Forked { pid }, mut descriptors))) if launched.is_some() => {
+            Ok(Some((Report::Forked { pid }, Ok(mut descriptors)))) if launched.is_some() => {
                 init_end = descriptors.pop().and_then(|pidfd| Child::new(Pid::from_raw(pid), pidfd).ok());
                 match (&init_end, launched.take()) {
                     // It has nothing left to do but to end, which is not waited for: to give back as much memory as
@@ -211,7 +211,7 @@ async fn set_up(begun: Begun, mut orders: Orders) -> Result<Prepared, LaunchErro
                     _ => return Err(LaunchError::setup("starting the sandbox", "its init came without a pidfd")),
                 }
             }
-            Ok(Some((Report::Prepared { handover, processes }, descriptors))) => {
+            Ok(Some((Report::Prepared { handover, processes }, Ok(descriptors)))) => {
                 offer = Some((handover, processes, descriptors));
             }
             other => return Err(unexpected(other, launched.or(init_end)).await),
@@ -242,9 +242,11 @@ fn unpack(
 }
 
 /// What to say when the launched side did not do its part. It is gone or about to be.
-async fn unexpected(heard: io::Result<Option<(Report, Vec<OwnedFd>)>>, child: Option<Child>) -> LaunchError {
+async fn unexpected(heard: io::Result<Option<(Report, Descriptors)>>, child: Option<Child>) -> LaunchError {
     let error = match heard {
         Ok(Some((Report::Failed(failure), _))) => failure.into(),
+        // Its init does not know, and ends as it sees the other end of its socket close.
+        Ok(Some((_, Err(lost)))) => return LaunchError::setup("starting the sandbox", lost),
         Ok(Some(_)) => LaunchError::setup("starting the sandbox", "its init spoke out of turn"),
         Ok(None) => {
             let end = match child {
@@ -276,7 +278,7 @@ impl Prepared {
         let Self { line, init_end, signals, lent, .. } = self;
         line.send(&Request::Go).await.map_err(|error| LaunchError::setup("the sandbox's init", error))?;
         match line.receive::<Report>().await {
-            Ok(Some((Report::Started { pid, landlock, notes }, streams))) => {
+            Ok(Some((Report::Started { pid, landlock, notes }, Ok(streams)))) => {
                 let workload = Workload { line: Arc::new(line), desk: Arc::default(), init_end, ending: None };
                 Ok(Running { pid: pid.unsigned_abs(), landlock, notes, streams, workload, signals, lent })
             }
@@ -388,7 +390,7 @@ impl Line {
         self.socket.async_io(Interest::WRITABLE, |socket| send(socket.as_fd(), request, descriptors)).await
     }
 
-    async fn receive<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    async fn receive<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Descriptors)>> {
         self.socket.async_io(Interest::READABLE, |socket| receive(socket.as_fd())).await
     }
 }

@@ -7,13 +7,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::Signal;
 use tokio::net::TcpSocket;
 use tokio::sync::{oneshot, watch};
 
-use super::control::{Ending, Failure, GuestStep, Report, Request};
-use super::guest::Task;
+use super::control::{Descriptors, Ending, Failure, GuestStep, Report, Request};
+use super::guest::{GUESTS_LIMIT, Task};
 use super::launch::{KILLED, LaunchError, Line};
+
+/// Of the descriptors that this process may have, guests take this part at most: the rest is for the proxy, for the door, and
+/// for what is forwarded.
+const SHARE_OF_DESCRIPTORS: u64 = 2;
+
+/// What a guest costs of them: its three streams, and the connection that it is served on.
+const GUEST_DESCRIPTORS: u64 = 4;
 
 /// Starts guests, and makes sockets in the workload's network. Cheap to clone; outlives the sandbox, and then says so.
 #[derive(Clone, Debug)]
@@ -40,10 +48,32 @@ struct Waiting {
     sockets: HashMap<u64, oneshot::Sender<io::Result<OwnedFd>>>,
 }
 
+impl Waiting {
+    /// Enters one more guest, if there may be one.
+    fn start(&mut self, id: u64, answer: oneshot::Sender<Result<Started, Failure>>) -> Result<(), Failure> {
+        let most = guests_limit();
+        if self.starts.len() + self.ends.len() >= most {
+            return Err(Failure::setup(format!(
+                "{most} programs have been started beside the workload, and run; end one, or, up to {GUESTS_LIMIT}, raise \
+                 the supervisor's limit of open files (RLIMIT_NOFILE)"
+            )));
+        }
+        self.starts.insert(id, answer);
+        Ok(())
+    }
+}
+
+/// So many guests at a time; one in any case.
+fn guests_limit() -> usize {
+    let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    let most = descriptors / SHARE_OF_DESCRIPTORS / GUEST_DESCRIPTORS;
+    usize::try_from(most).unwrap_or(usize::MAX).clamp(1, GUESTS_LIMIT)
+}
+
 #[derive(Debug)]
 struct Started {
     pid: u32,
-    streams: Vec<OwnedFd>,
+    streams: Descriptors,
     ended: oneshot::Receiver<Ending>,
 }
 
@@ -81,13 +111,21 @@ impl Launcher {
         let sealed = task.seal().map_err(failed)?;
         let id = self.desk.next.fetch_add(1, Ordering::Relaxed);
         let (answer, heard) = oneshot::channel();
-        if !self.desk.open(|waiting| drop(waiting.starts.insert(id, answer))) {
-            return Err(over().into());
+        self.desk.open(|waiting| waiting.start(id, answer))?;
+        if let Err(error) = self.line.send_with(&Request::Launch { id }, &[sealed.as_fd()]).await {
+            self.desk.waiting().starts.remove(&id);
+            return Err(failed(error));
         }
-        self.line.send_with(&Request::Launch { id }, &[sealed.as_fd()]).await.map_err(failed)?;
         let Started { pid, streams, ended } = heard.await.map_err(|_| over())??;
         let handle = GuestHandle { id, launcher: self.clone() };
-        Ok(Guest { pid, streams, ended: Some(ended), ending: None, handle })
+        match streams {
+            Ok(streams) => Ok(Guest { pid, streams, ended: Some(ended), ending: None, handle }),
+            Err(lost) => {
+                // Nobody could hear it or speak to it.
+                handle.signal(Signal::SIGKILL).await;
+                Err(failed(io::Error::other(lost)))
+            }
+        }
     }
 
     /// Waits until the workload has ended, and tells how. Guests have its grace then, and no more.
@@ -109,10 +147,15 @@ impl Launcher {
     pub async fn socket(&self, towards: SocketAddr) -> io::Result<TcpSocket> {
         let id = self.desk.next.fetch_add(1, Ordering::Relaxed);
         let (answer, heard) = oneshot::channel();
-        if !self.desk.open(|waiting| drop(waiting.sockets.insert(id, answer))) {
-            return Err(io::Error::other(over()));
+        let enter = |waiting: &mut Waiting| {
+            waiting.sockets.insert(id, answer);
+            Ok(())
+        };
+        self.desk.open(enter).map_err(io::Error::other)?;
+        if let Err(error) = self.line.send_with(&Request::Socket { id, six: towards.is_ipv6() }, &[]).await {
+            self.desk.waiting().sockets.remove(&id);
+            return Err(error);
         }
-        self.line.send_with(&Request::Socket { id, six: towards.is_ipv6() }, &[]).await?;
         let socket = heard.await.map_err(|_| io::Error::other(over()))??;
         Ok(TcpSocket::from_std_stream(std::net::TcpStream::from(socket)))
     }
@@ -147,24 +190,20 @@ impl Desk {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, enter: impl FnOnce(&mut Waiting)) -> bool {
+    fn open(&self, enter: impl FnOnce(&mut Waiting) -> Result<(), Failure>) -> Result<(), Failure> {
         let mut waiting = self.waiting();
-        if !waiting.closed {
-            enter(&mut waiting);
-        }
-        !waiting.closed
+        if waiting.closed { Err(over()) } else { enter(&mut waiting) }
     }
 
     /// Hands out what the init has said. Whoever asked may no longer be interested.
-    pub(super) fn hear(&self, report: Report, descriptors: Vec<OwnedFd>) {
+    pub(super) fn hear(&self, report: Report, descriptors: Descriptors) {
         let mut waiting = self.waiting();
-        let mut descriptors = descriptors.into_iter();
         match report {
             Report::Guest { id, step: GuestStep::Started { pid } } => {
                 let Some(answer) = waiting.starts.remove(&id) else { return };
                 let (end, ended) = oneshot::channel();
                 waiting.ends.insert(id, end);
-                let _ = answer.send(Ok(Started { pid: pid.unsigned_abs(), streams: descriptors.collect(), ended }));
+                let _ = answer.send(Ok(Started { pid: pid.unsigned_abs(), streams: descriptors, ended }));
             }
             Report::Guest { id, step: GuestStep::Failed(failure) } => {
                 let answer = waiting.starts.remove(&id);
@@ -176,10 +215,11 @@ impl Desk {
             }
             Report::Socket { id, error } => {
                 let answer = waiting.sockets.remove(&id);
-                let made = match (error, descriptors.next()) {
+                let made = match (error, descriptors.map(|mut descriptors| descriptors.pop())) {
                     (Some(error), _) => Err(io::Error::from_raw_os_error(error)),
-                    (None, Some(socket)) => Ok(socket),
-                    (None, None) => Err(io::Error::other("the socket was lost on its way")),
+                    (None, Ok(Some(socket))) => Ok(socket),
+                    (None, Ok(None)) => Err(io::Error::other("the init sent no socket")),
+                    (None, Err(lost)) => Err(io::Error::other(lost)),
                 };
                 let _ = answer.map(|answer| answer.send(made));
             }

@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::files::shown::Shown;
 use super::forward;
 use super::place::{Place, PlaceError};
 use super::ssh::SshError;
@@ -41,10 +42,10 @@ pub enum ClientError {
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// The connection ends.
-    #[error("{0}; the supervisor's log says more")]
+    #[error("{}; the supervisor's log says more", Shown(.0.to_string().as_bytes()))]
     Ssh(#[from] SshError),
     /// The server refuses.
-    #[error("refused: {0}")]
+    #[error("refused: {}", Shown(.0.reason.as_bytes()))]
     Refused(#[from] Refused),
     /// The connection ended first.
     #[error("the connection has ended; the sandbox may have")]
@@ -334,7 +335,7 @@ pub async fn forward(
         tokio::spawn(async move {
             match channel.opened().await {
                 Ok(()) => forward::carry(channel, stream).await,
-                Err(refused) => say!("openshell-supervisor: forward: {refused}"),
+                Err(refused) => say!("openshell-supervisor: forward: {}", Shown(refused.reason.as_bytes())),
             }
         });
     }

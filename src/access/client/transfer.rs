@@ -10,9 +10,10 @@ use bytes::Buf;
 use tokio::sync::mpsc;
 
 use super::progress::Progress;
-use super::{ClientError, connect, ended, open, own, show_errors};
+use super::{ClientError, connect, ended, open, own};
 use crate::access::carry::{IN, OUT};
-use crate::access::files::tar::{self, Summary, TarError};
+use crate::access::files::shown::Lines;
+use crate::access::files::tar::{self, Summary, TarError, Wanted};
 use crate::access::place::Place;
 use crate::access::ssh::channel::{Channel, Closed, Stream};
 use crate::access::ssh::wire::Writer;
@@ -55,7 +56,7 @@ pub async fn upload(place: &Place, paths: &[PathBuf], directory: &Path) -> Resul
             channel.eof();
             Ok::<_, Closed>(())
         };
-        let (fed, errors, ending) = tokio::join!(feed, show_errors(&channel), ended(&channel));
+        let (fed, errors, ending) = tokio::join!(feed, show_said(&channel), ended(&channel));
         drop(stream);
         errors?;
         let ending = ending.ok_or(Closed)?;
@@ -70,7 +71,7 @@ pub async fn upload(place: &Place, paths: &[PathBuf], directory: &Path) -> Resul
 }
 
 /// Fetches each of `paths`, with all that is in it, into `directory` here, which is made if it is not there. What could not be
-/// fetched is told on standard error; the exit code says whether there was any.
+/// fetched, and what came without being asked for, is told on standard error; the exit code says whether there was any.
 ///
 /// # Errors
 /// [`ClientError`].
@@ -84,10 +85,11 @@ pub async fn download(place: &Place, paths: &[PathBuf], directory: &Path) -> Res
         channel.eof();
         let (pieces, stream) = mpsc::channel(PIECES);
         let unpacked = {
-            let directory = directory.to_owned();
+            let (directory, wanted) = (directory.to_owned(), wanted(path));
             tokio::task::spawn_blocking(move || {
+                let arriving = Arriving { stream, piece: bytes::BytesMut::new() };
                 let mut report = tar::Placed::new(io::stderr(), "", &directory);
-                tar::extract(Arriving { stream, piece: bytes::BytesMut::new() }, &directory, &mut report)
+                tar::extract(arriving, &directory, &wanted, &mut report)
             })
         };
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
@@ -104,13 +106,31 @@ pub async fn download(place: &Place, paths: &[PathBuf], directory: &Path) -> Res
             }
             drop(pieces);
         };
-        let ((), errors, ending) = tokio::join!(take, show_errors(&channel), ended(&channel));
+        let ((), errors, ending) = tokio::join!(take, show_said(&channel), ended(&channel));
         errors?;
         let ending = ending.ok_or(Closed)?;
         let unpacked = unpacked.await.map_err(|error| own("unpacking")(io::Error::other(error)))?;
         code = code.max(ending).max(outcome(unpacked, ending)?);
     }
     Ok(code)
+}
+
+/// What may come for a path: the other side is a sandbox's, and what it sends beside that is nobody's wish (as scp's
+/// CVE-2019-6111 was). `.`, `..`, `/` and `~` have no name that this side knows, and so mean whatever is in them.
+fn wanted(path: &Path) -> Wanted {
+    match path.file_name() {
+        Some(name) if path != Path::new("~") => Wanted::Named(name.as_bytes().to_vec()),
+        _ => Wanted::Everything,
+    }
+}
+
+/// Shows what the other side says beside the files: its words, and nothing that steers a terminal.
+async fn show_said(channel: &Channel) -> Result<(), ClientError> {
+    let mut lines = Lines::default();
+    while let Some(data) = channel.take(Stream::Error).await {
+        lines.show(&data, &mut io::stderr()).map_err(own("standard error"))?;
+    }
+    lines.end(&mut io::stderr()).map_err(own("standard error"))
 }
 
 fn ask(channel: &Channel, subsystem: &str, path: &Path) {
@@ -184,5 +204,22 @@ impl Read for Arriving {
         let length = self.piece.len().min(out.len());
         self.piece.copy_to_slice(&mut out[..length]);
         Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_has_its_name_and_what_has_none_is_everything() {
+        for (path, name) in
+            [("a", "a"), ("work/result", "result"), ("work/result/", "result"), ("~/x", "x"), ("a/.", "a")]
+        {
+            assert_eq!(wanted(Path::new(path)), Wanted::Named(name.into()), "{path}");
+        }
+        for path in [".", "..", "/", "~", "a/..", "~/"] {
+            assert_eq!(wanted(Path::new(path)), Wanted::Everything, "{path}");
+        }
     }
 }

@@ -11,7 +11,7 @@
 
 pub mod scp;
 pub mod sftp;
-mod shown;
+pub(super) mod shown;
 mod staged;
 pub mod streams;
 pub mod tar;

@@ -1,6 +1,9 @@
 //! Programs that are started beside the workload.
 
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::*;
 use crate::workload::guest::{Program, Task};
@@ -152,6 +155,47 @@ fn a_guest_may_signal_the_workload_and_not_the_other_way_around() {
             })
             .await;
         }
+    });
+}
+
+/// Set in a process that runs one test alone.
+const ALONE: &str = "OPENSHELL_TEST_ALONE";
+
+#[test]
+fn a_guest_whose_streams_are_lost_fails_alone_and_ends() {
+    // The bound of descriptors is all tests'.
+    if std::env::var_os(ALONE).is_none() {
+        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+        own.args(["--exact", "workload::tests::guests::a_guest_whose_streams_are_lost_fails_alone_and_ends"]);
+        let output = own.env(ALONE, "1").output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && told.contains("1 passed"), "{told}");
+        return;
+    }
+    on_runtime(async {
+        let (_world, running) = inhabited("true").await;
+        let launcher = running.launcher();
+        beside(running, async {
+            let begin = task("exec sleep 86398");
+            // To the last descriptor but one, which the task is sent by.
+            let (least, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            let spare = std::fs::File::open("/dev/null").unwrap();
+            let next = u64::from(spare.as_raw_fd().unsigned_abs());
+            drop(spare);
+            setrlimit(Resource::RLIMIT_NOFILE, next + 1, most).unwrap();
+            let lost = launcher.launch(&begin).await;
+            setrlimit(Resource::RLIMIT_NOFILE, least, most).unwrap();
+            let lost = lost.unwrap_err();
+            assert!(lost.message.contains("descriptors were lost"), "{lost}");
+            let runs = || std::process::Command::new("pgrep").args(["-fx", "sleep 86398"]).status().unwrap().success();
+            assert!(wait_for(|| !runs()).await, "it has been ended");
+            // The control: the same, with descriptors to be had.
+            let (guest, _output) = start(&launcher, &begin).await;
+            assert!(wait_for(runs).await);
+            guest.handle().signal(Signal::SIGKILL).await;
+            assert_eq!(said(&launcher, "echo heard").await, "heard\n");
+        })
+        .await;
     });
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, UtimensatFlags, fchmod, fstatat, futimens, mkdirat, utimensat};
+use nix::sys::stat::{FileStat, Mode, SFlag, UtimensatFlags, fchmod, fstat, fstatat, futimens, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, ftruncate, linkat, symlinkat, unlinkat};
 
@@ -35,6 +35,10 @@ enum Refusal {
     DirectoryThere,
     #[error("something else than a directory is there; none takes its place")]
     OtherThere,
+    #[error("refused: it was not asked for")]
+    Unwanted,
+    #[error("refused: it is a link to what was not asked for")]
+    TargetUnwanted,
     #[error("a link without a target")]
     NoTarget,
     #[error("the target of the link: {0}")]
@@ -65,6 +69,24 @@ impl From<TarError> for Failed {
     }
 }
 
+/// What of an archive is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// All that lies in the directory.
+    Everything,
+    /// What has this name in the directory, and what is in it.
+    Named(Vec<u8>),
+}
+
+impl Wanted {
+    fn has(&self, names: &[&[u8]]) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Named(name) => names.first() == Some(&name.as_slice()),
+        }
+    }
+}
+
 /// A directory that was made, and what it will be when everything is in it.
 struct Made {
     names: Vec<Vec<u8>>,
@@ -72,16 +94,21 @@ struct Made {
     modified: Option<(i64, u32)>,
 }
 
-/// Takes an archive into a directory that is there, and reads the stream to its end. What could not be made is told in
-/// `report`, a line each, and counted in the summary.
+/// Takes what is `wanted` of an archive into a directory that is there, and reads the stream to its end. What could not be
+/// made, or is not wanted, is told in `report`, a line each, and counted in the summary.
 ///
 /// # Errors
 /// The directory cannot be used, the stream fails, breaks off or is no archive. What was complete then is in place.
-pub fn extract(input: impl Read, directory: &Path, report: &mut dyn Write) -> Result<Summary, TarError> {
+pub fn extract(
+    input: impl Read,
+    directory: &Path,
+    wanted: &Wanted,
+    report: &mut dyn Write,
+) -> Result<Summary, TarError> {
     let path = || directory.to_owned();
     let tree = Tree::open(directory).map_err(|error| TarError::Directory { path: path(), error })?;
     let mut extraction =
-        Extraction { tree, report: Report::new(report), summary: Summary::default(), unfinished: Vec::new() };
+        Extraction { tree, wanted, report: Report::new(report), summary: Summary::default(), unfinished: Vec::new() };
     let mut archive = Archive::new(input);
     let outcome = extraction.all(&mut archive);
     extraction.finish_directories(&[]);
@@ -92,6 +119,7 @@ pub fn extract(input: impl Read, directory: &Path, report: &mut dyn Write) -> Re
 
 struct Extraction<'w> {
     tree: Tree,
+    wanted: &'w Wanted,
     report: Report<'w>,
     summary: Summary,
     /// Directories that were made and may still be filled, each below the one before it.
@@ -118,6 +146,9 @@ impl Extraction<'_> {
             return Err(Refusal::Kind(what).into());
         }
         let names = names(&member.path)?;
+        if !self.wanted.has(&names) {
+            return Err(Refusal::Unwanted.into());
+        }
         self.finish_directories(&names);
         let Some((name, parents)) = names.split_last() else {
             // `.`: the directory itself, which is as whoever made it wanted it.
@@ -130,7 +161,7 @@ impl Extraction<'_> {
         let name = OsStr::from_bytes(name);
         match member.kind {
             Kind::Directory => {
-                if self.directory(name, parents)? {
+                if self.directory(name, parents, member.mode)? {
                     let names = names.iter().map(|name| name.to_vec()).collect();
                     self.unfinished.push(Made { names, mode: member.mode, modified: member.modified });
                 }
@@ -152,9 +183,9 @@ impl Extraction<'_> {
     }
 
     /// Makes a directory and says whether it is new. Until it is finished its maker may do everything in it.
-    fn directory(&mut self, name: &OsStr, parents: &[&[u8]]) -> Result<bool, Refusal> {
+    fn directory(&mut self, name: &OsStr, parents: &[&[u8]], mode: u32) -> Result<bool, Refusal> {
         let parent = self.tree.directory(parents, true)?;
-        match mkdirat(parent, name, Mode::S_IRWXU) {
+        match mkdirat(parent, name, Mode::from_bits_truncate(mode & PERMISSIONS) | Mode::S_IRWXU) {
             Ok(()) => Ok(true),
             Err(Errno::EEXIST) => match found(parent, name)? {
                 Some(there) if kind(&there) == SFlag::S_IFDIR => Ok(false),
@@ -180,6 +211,10 @@ impl Extraction<'_> {
             return Ok(());
         }
         let target = names(&member.link).map_err(Refusal::Target)?;
+        // A file of this side's would go wherever what came goes.
+        if !self.wanted.has(&target) {
+            return Err(Refusal::TargetUnwanted);
+        }
         let (last, above) = target.split_last().ok_or(Refusal::NoTarget)?;
         let above = self.tree.directory(above, false).map_err(Refusal::Target)?;
         let above = above.try_clone_to_owned().map_err(|error| from_io(&error))?;
@@ -211,7 +246,12 @@ impl Extraction<'_> {
         if let Some(modified) = made.modified {
             futimens(&directory, &times::UNCHANGED, &time(modified))?;
         }
-        fchmod(&directory, Mode::from_bits_truncate(made.mode & PERMISSIONS))?;
+        // It was made with all that it is to have but for what the umask takes away, and with its owner's rights.
+        let present = fstat(&directory)?.st_mode & !SFlag::S_IFMT.bits();
+        let mode = present & (made.mode | !PERMISSIONS);
+        if mode != present {
+            fchmod(&directory, Mode::from_bits_truncate(mode))?;
+        }
         Ok(())
     }
 }
@@ -245,7 +285,9 @@ fn file<R: Read>(
         return Err(Refusal::DirectoryThere.into());
     }
     let directory = parent.try_clone_to_owned().map_err(|error| from_io(&error))?;
-    let staged = Staged::begin(directory, name.to_owned(), Mode::S_IRUSR | Mode::S_IWUSR)?;
+    // With the umask taken off by open(2), or whatever stands in its place in that directory (acl(5), default lists). A mode
+    // without the right to write does not concern the descriptor that made the file.
+    let staged = Staged::begin(directory, name.to_owned(), Mode::from_bits_truncate(member.mode & PERMISSIONS))?;
     let whole = [(0, member.size)];
     let pieces = match &member.map {
         Some(map) => {
@@ -266,7 +308,6 @@ fn file<R: Read>(
     if let Some(modified) = member.modified {
         futimens(staged.file(), &times::UNCHANGED, &time(modified))?;
     }
-    fchmod(staged.file(), Mode::from_bits_truncate(member.mode & PERMISSIONS))?;
     staged.put()?;
     Ok(())
 }

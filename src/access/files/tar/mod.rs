@@ -7,8 +7,9 @@
 //!   one without following links ([`tree`]), so neither a link in the archive nor one that somebody puts there meanwhile
 //!   is ever passed through.
 //! - Files, directories, symbolic and hard links are made; devices, pipes and whatever else are refused, each with a line
-//!   in the report. So are set-id and sticky bits, owners, access control lists and other attributes: what comes in
-//!   belongs to who brings it.
+//!   in the report. Set-id and sticky bits, owners, access control lists and other attributes do not come either: what
+//!   comes in belongs to who brings it, and modes are limited by their umask (umask(2)).
+//! - Of who asked for one name, no other is taken ([`Wanted`]).
 //! - Each file comes under its name in one step when it is whole. A whole directory does not: when a stream breaks off,
 //!   the files that were complete are there and the rest is not, and the caller is told. Uploading again is the remedy.
 //! - What is there already is replaced by what comes, one by one: a file or link by a file or link, never a directory by
@@ -32,7 +33,7 @@ mod tree;
 use std::io;
 
 pub use create::create;
-pub use extract::extract;
+pub use extract::{Wanted, extract};
 pub use report::Placed;
 
 /// Bytes of a block, in which everything in an archive is measured.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::super::BLOCK;
 use super::super::header::{Header, Numbers};
-use super::{is_tidy, member, take, take_bytes, with};
+use super::{Wanted, is_tidy, member, take, take_bytes, take_wanted, with};
 
 /// What GNU tar makes of the same archive with its guards off.
 fn trusting(directory: &Path, members: &[Vec<u8>]) {
@@ -187,6 +187,35 @@ fn devices_pipes_and_set_id_bits_do_not_come() {
     let control = place();
     trusting(&control.path().join("in"), &archive[2..3]);
     assert!(control.path().join("in/pipe").exists(), "control");
+}
+
+#[test]
+fn of_one_name_that_is_wanted_nothing_else_comes() {
+    let wanted = Wanted::Named(b"r".to_vec());
+    let archive = [
+        member(b'5', b"./r/", b"", b""),
+        member(b'0', b"r//f", b"", b"good"),
+        member(b'0', b"x", b"", b"evil"),
+        member(b'0', b"rr", b"", b"evil"),
+        member(b'5', b".", b"", b""),
+        member(b'1', b"r/taken", b"mine", b""),
+        member(b'1', b"mine", b"r/f", b""),
+        member(b'2', b"r/link", b"../mine", b""),
+    ];
+    let directory = place();
+    let inside = directory.path().join("in");
+    fs::write(inside.join("mine"), "mine").unwrap();
+    let (outcome, report) = take_wanted(&inside, &wanted, &archive);
+    let summary = outcome.unwrap();
+    assert_eq!((summary.files, summary.directories, summary.links, summary.failed), (1, 1, 1, 5), "{report}");
+    assert_eq!(fs::read_to_string(inside.join("mine")).unwrap(), "mine");
+    assert!(!inside.join("x").exists() && !inside.join("rr").exists() && !inside.join("r/taken").exists());
+    for line in ["x: refused: it was not asked for", "r/taken: refused: it is a link to what was not asked for"] {
+        assert!(report.contains(line), "{report}");
+    }
+    // The control: wanted without a name it all comes.
+    assert_eq!(take(&inside, &archive).0.unwrap().failed, 0);
+    assert_eq!(fs::read_to_string(inside.join("mine")).unwrap(), "good");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::header::{Header, Numbers};
 pub(super) use crate::access::files::staged::is_tidy;
 
-use super::{BLOCK, Summary, TarError, create, extract, pax};
+use super::{BLOCK, Summary, TarError, Wanted, create, extract, pax};
 
 /// A member with its data, padded.
 pub(super) fn member(kind: u8, path: &[u8], link: &[u8], data: &[u8]) -> Vec<u8> {
@@ -36,15 +36,26 @@ pub(super) fn extended(kind: u8, records: &[(&str, &[u8])]) -> Vec<u8> {
 
 /// Takes in these members and the end, and gives what was reported.
 pub(super) fn take(directory: &Path, members: &[Vec<u8>]) -> (Result<Summary, TarError>, String) {
+    take_wanted(directory, &Wanted::Everything, members)
+}
+
+/// Only what is wanted of them.
+pub(super) fn take_wanted(
+    directory: &Path,
+    wanted: &Wanted,
+    members: &[Vec<u8>],
+) -> (Result<Summary, TarError>, String) {
     let mut bytes = members.concat();
     bytes.resize(bytes.len() + 2 * BLOCK, 0);
-    take_bytes(directory, &bytes)
+    let mut report = Vec::new();
+    let outcome = extract(&*bytes, directory, wanted, &mut report);
+    (outcome, String::from_utf8(report).unwrap())
 }
 
 /// The same of a stream as it is.
 pub(super) fn take_bytes(directory: &Path, bytes: &[u8]) -> (Result<Summary, TarError>, String) {
     let mut report = Vec::new();
-    let outcome = extract(bytes, directory, &mut report);
+    let outcome = extract(bytes, directory, &Wanted::Everything, &mut report);
     (outcome, String::from_utf8(report).unwrap())
 }
 
