@@ -186,8 +186,8 @@ fn volumes(sandbox: &SandboxSpec, problems: &Problems) {
     for (index, volume) in sandbox.driver_config.volumes.iter().enumerate() {
         let path = format!("driver_config.volumes[{index}]");
         shape::dns_label(problems, &format!("{path}.name"), &volume.name);
-        let taken = |own: &&str| volume.name == **own || volume.name == names::volume_of(own, &sandbox.id);
-        if names::volume::ALL.iter().any(|own| taken(&own)) {
+        let is_ours = |own: &str| volume.name == own || volume.name == names::volume_of(own, &sandbox.id);
+        if names::volume::ALL.into_iter().any(is_ours) {
             let remedy = "choose another name: that volume is the driver's own";
             problems.with(format!("{path}.name"), &volume.name, "a name that is not reserved", remedy);
         }
