@@ -6,6 +6,7 @@
 
 pub mod contract;
 pub mod driver;
+pub mod spelling;
 
 #[cfg(feature = "supervisor")]
 pub mod access;

@@ -100,16 +100,27 @@ fn what_is_wrong_is_told_all_at_once_and_nothing_is_rendered() {
     let refused = run(&["--config", &at("wrong.toml"), "--sandbox", &at("wrong.yaml")]);
     let told = text(&refused.stderr);
     assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{told}");
-    for path in
-        ["config: topology is", "config: namespace is", "sandbox: no_such_key", "sandbox: name is", "sandbox: id is"]
-    {
+    for path in [
+        "wrong.toml:1:1: topology is",
+        "wrong.toml:2:1: namespace is",
+        "wrong.yaml:5:1: no_such_key",
+        "wrong.yaml:4:1: name is",
+        "wrong.yaml:3:1: id is",
+    ] {
         assert!(told.contains(path), "{path} is not in:\n{told}");
     }
     // Control.
     printed(&run(&["--config", &at("right.toml"), "--sandbox", &at("right.yaml")]));
     // What is wrong with the flags.
     for (arguments, expected) in [
-        (vec!["--sandbox", &at("absent.yaml")], "absent.yaml"),
+        (
+            vec!["--sandbox", &at("absent.yaml")],
+            "absent.yaml: No such file or directory (os error 2); expected the sandbox, YAML",
+        ),
+        (
+            vec!["--sandbox", &at("absent.yaml"), "--config", &at("absent.toml")],
+            "absent.toml: No such file or directory (os error 2); expected the driver's configuration, TOML",
+        ),
         (vec!["--sandbox", &at("right.yaml"), "--topology", "side-car"], "cni-sidecar"),
         (vec!["--sandbox", &at("right.yaml"), "--namespace-annotations", "uid-range"], "KEY=VALUE"),
         (vec!["--sandbox", &at("right.yaml"), "--proxy-ca-cert", &at("right.toml")], "--proxy-ca-key"),
@@ -127,6 +138,7 @@ fn a_ca_and_a_key_that_are_not_given_are_made_and_that_is_said() {
     let made = || render(&["--topology", "proxy-pod"]);
     let (one, other) = (made(), made());
     assert_eq!(text(&one.stderr).matches("rendered again").count(), 2, "{}", text(&one.stderr));
+    assert!(text(&one.stderr).contains("has an attestation key of its own"), "{}", text(&one.stderr));
     let secrets = |output: &Output| {
         let documents: Vec<Value> = serde_saphyr::from_multiple(&printed(output)).expect("YAML");
         let data: Vec<Value> = documents.iter().map(|object| object["stringData"].clone()).collect();
@@ -205,7 +217,8 @@ fn explain_tells_what_each_topology_takes() {
     assert!(!relaxed.contains("SYS_PTRACE") && relaxed.contains("restricted"), "{relaxed}");
     fs::write(&config, "network_enforcement = \"platform\"\n").expect("write");
     let told = printed(&run(&["--explain", "--config", &config.display().to_string()]));
-    assert!(told.contains("not with this configuration\nconfig: platform_network.egress"), "{told}");
+    let missing = format!("not with this configuration\n{}: platform_network.egress", config.display());
+    assert!(told.contains(&missing), "{told}");
 }
 
 #[test]
@@ -217,6 +230,134 @@ fn schemas_are_printed_for_both_inputs() {
         assert_eq!(schema["additionalProperties"], false);
     }
     assert!(!run(&["--schema", "policy"]).status.success());
+}
+
+#[test]
+fn a_policy_with_a_mistake_is_refused_before_anything_is_rendered() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("sandbox.yaml").display().to_string();
+    let sandbox = fs::read_to_string(repository().join("images/pods/sandbox.yaml")).expect("a file");
+    let right = "- {host: example.com, port: 443}";
+    let line = sandbox.lines().position(|line| line.contains(right)).expect("an endpoint") + 1;
+    let refused = |sandbox: &str, arguments: &[&str]| {
+        fs::write(&file, sandbox).expect("write");
+        let output = run(&[&["--sandbox", &file], arguments].concat());
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{}", text(&output.stdout));
+        text(&output.stderr)
+    };
+    for (wrong, column, expected) in [
+        ("- {hst: example.com, port: 443}", 12, "hst: unknown key; did you mean \"host\"?"),
+        ("- {host: example.com, port: 0}", 31, "port: "),
+        ("- {host: '*', port: 443}", 12, "host: "),
+    ] {
+        let told = refused(&sandbox.replace(right, wrong), &[]);
+        let place = format!("{file}:{line}:{column}: policy.network_policies.example.endpoints[0].{expected}");
+        assert!(told.contains(&place), "{place} is not in:\n{told}");
+        // What it takes is not told of such a sandbox either.
+        assert_eq!(told, refused(&sandbox.replace(right, wrong), &["--explain"]));
+    }
+    // With whatever else is wrong, and each mistake once.
+    let wrong = sandbox.replace("host: example.com", "hst: example.com").replace("version: 1", "version: 3");
+    let told = refused(&wrong.replace("name: demo", "name: Demo"), &[]);
+    for expected in [": name is \"Demo\"", ": policy.version", "did you mean \"host\"?"] {
+        assert_eq!(told.matches(expected).count(), 1, "{expected}: {told}");
+    }
+    // Control.
+    fs::write(&file, &sandbox).expect("write");
+    printed(&run(&["--sandbox", &file]));
+}
+
+#[test]
+fn every_field_of_both_inputs_is_listed_with_what_it_takes_and_means() {
+    for (input, expected) in [
+        (
+            "config",
+            vec!["topology ", "combined | sidecar | cni-sidecar | proxy-pod", "sidecar.proxy_uid ", "1000..4294967294"],
+        ),
+        ("sandbox", vec!["command ", "list of text, required", "driver_config.volumes[].name ", "environment "]),
+    ] {
+        let listed = printed(&run(&["--fields", input]));
+        for expected in expected {
+            assert!(listed.contains(expected), "{expected} is not in:\n{listed}");
+        }
+        let schema: Value = serde_json::from_str(&printed(&run(&["--schema", input]))).expect("JSON");
+        for (field, schema) in schema["properties"].as_object().expect("fields") {
+            let line = listed.lines().find(|line| line.split_whitespace().next() == Some(field)).expect(field);
+            assert!(line.ends_with(schema["description"].as_str().expect("a description")), "{line}");
+        }
+    }
+    // Control.
+    assert!(!run(&["--fields", "policy"]).status.success());
+}
+
+#[test]
+fn what_would_open_the_fence_from_beside_it_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [config, file] = ["driver.toml", "sandbox.yaml"].map(|name| directory.path().join(name).display().to_string());
+    let sandbox = fs::read_to_string(repository().join("images/pods/sandbox.yaml")).expect("a file");
+    let output = |more: &str, settings: &str| {
+        fs::write(&file, format!("{sandbox}{more}\n")).expect("write");
+        fs::write(&config, settings).expect("write");
+        run(&["--sandbox", &file, "--config", &config, "--topology", "sidecar"])
+    };
+    let annotation = |key: &str| format!("platform_config: {{annotations: {{{key}: unconfined}}}}");
+    let mount = |path: &str| {
+        format!(
+            "driver_config:\n  volumes: [{{name: d, persistent_volume_claim: {{claim_name: c, read_only: false}}}}]\n  \
+             containers: {{agent: {{volume_mounts: [{{name: d, mount_path: {path}, read_only: false}}]}}}}"
+        )
+    };
+    let class = "driver_config: {pod: {runtime_class_name: kata}}".to_owned();
+    for (wrong, right, settings) in [
+        (annotation("container.apparmor.security.beta.kubernetes.io/agent"), annotation("example.com/agent"), ""),
+        (annotation("k8s.v1.cni.cncf.io/networks"), annotation("example.com/networks"), ""),
+        (mount("/var"), mount("/var/lib/app"), ""),
+        (mount("/var/run"), mount("/var/running"), ""),
+        (class.clone(), class, "runtime_classes = [\"kata\"]\n"),
+    ] {
+        let refused = output(&wrong, "");
+        assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{wrong}");
+        let told = text(&refused.stderr);
+        assert!(told.contains(&format!("{file}:")) && told.lines().count() == 1, "{told}");
+        // Control.
+        printed(&output(&right, settings));
+    }
+}
+
+/// The pod of a sidecar sandbox with another id and name.
+fn sandbox_of(id: &str, name: &str) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("sandbox.yaml").display().to_string();
+    let sandbox = fs::read_to_string(repository().join("images/pods/sandbox.yaml")).expect("a file");
+    let first = sandbox.lines().find(|line| line.starts_with("id: ")).expect("an id");
+    let other = sandbox.replace(first, &format!("id: {id}")).replace("name: demo", &format!("name: {name}"));
+    fs::write(&file, other).expect("write");
+    let config = repository().join("images/pods/driver.toml").display().to_string();
+    printed(&run(&["--config", &config, "--sandbox", &file, "--topology", "sidecar"]))
+}
+
+#[test]
+fn two_sandboxes_of_one_machine_share_no_volume() {
+    let world = World::new();
+    let podman = Podman::new(&world);
+    let play = |id: &str, name: &str| {
+        let mut manifest = Manifest::parse(&sandbox_of(id, name));
+        manifest.workload(&[
+            "sh",
+            "-c",
+            "ls /tmp /sandbox; echo mine >/tmp/of-one; echo mine >/sandbox/of-one; echo end; sleep 1000",
+        ]);
+        let pod = podman.start(&manifest);
+        eventually("the workload has looked", || pod.logs("agent").contains("end\n") || !pod.runs("agent"));
+        (pod.logs("agent"), pod)
+    };
+    let (first, _one) = play("11111111-9b7e-4d0a-8c55-0e6f7a8b9c0d", "one");
+    assert!(first.contains("end") && !first.contains("of-one"), "{first}");
+    let (other, _other) = play("22222222-9b7e-4d0a-8c55-0e6f7a8b9c0d", "other");
+    assert!(other.contains("end") && !other.contains("of-one"), "{other}");
+    // Control: volumes are the machine's by their names, and the id is what keeps them apart.
+    let (same, _same) = play("11111111-9b7e-4d0a-8c55-0e6f7a8b9c0d", "same");
+    assert_eq!(same.matches("of-one").count(), 2, "{same}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub struct Render {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
     /// The sandbox, YAML
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["schema", "explain"], value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["schema", "fields", "explain"], value_hint = ValueHint::FilePath)]
     pub sandbox: Option<PathBuf>,
     /// Another topology than the configuration's
     #[arg(long, value_name = "TOPOLOGY", value_parser = topology())]
@@ -59,13 +59,17 @@ pub struct Render {
     /// Print the JSON Schema of an input instead
     #[arg(long, value_name = "INPUT", exclusive = true)]
     pub schema: Option<InputSchema>,
+    /// Print what may be in an input instead: each field, what it takes, and what it means
+    #[arg(long, value_name = "INPUT", exclusive = true)]
+    pub fields: Option<InputSchema>,
 }
 
 const RENDER_EXAMPLES: &str = "\
 Examples:
   openshell-supervisor render --sandbox sandbox.yaml --topology sidecar | kubectl apply -f -
   openshell-supervisor render --config driver.toml --sandbox sandbox.yaml | podman kube play -
-  openshell-supervisor render --explain";
+  openshell-supervisor render --explain
+  openshell-supervisor render --fields config";
 
 /// `render --output`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -76,7 +80,7 @@ pub enum ObjectFormat {
     Json,
 }
 
-/// `render --schema`.
+/// `render --schema` and `--fields`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum InputSchema {
     /// The driver's configuration

@@ -88,8 +88,8 @@ impl Mount {
         Self { read_only: true, ..Self::read_write(volume, path) }
     }
 
-    fn build(&self) -> Value {
-        let fields = Fields::new().with("name", self.volume.as_str()).with("mountPath", self.path.as_str());
+    fn build(&self, names: impl Fn(&str) -> String) -> Value {
+        let fields = Fields::new().with("name", names(&self.volume)).with("mountPath", self.path.as_str());
         let fields = fields.maybe("subPath", self.sub_path.as_deref().unwrap_or_default());
         if self.read_only { fields.with("readOnly", true).build() } else { fields.build() }
     }
@@ -139,7 +139,8 @@ impl Container {
         self
     }
 
-    pub(super) fn build(&self) -> Value {
+    /// The container; `names` says what its pod calls a volume.
+    pub(super) fn build(&self, names: impl Fn(&str) -> String) -> Value {
         let variable = |(name, value): &(&str, String)| json!({"name": name, "value": value});
         let port = |(name, port): &(&str, u16)| json!({"name": name, "containerPort": port, "protocol": "TCP"});
         Fields::new()
@@ -152,7 +153,7 @@ impl Container {
             .maybe("resources", self.resources.clone())
             .maybe("readinessProbe", self.readiness.clone())
             .with("securityContext", self.security.build())
-            .maybe("volumeMounts", self.mounts.iter().map(Mount::build).collect::<Vec<_>>())
+            .maybe("volumeMounts", self.mounts.iter().map(|mount| mount.build(&names)).collect::<Vec<_>>())
             .build()
     }
 }

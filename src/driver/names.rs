@@ -95,7 +95,8 @@ pub mod container {
     pub const WORKSPACE: &str = "workspace-init";
 }
 
-/// Volumes. Users cannot name theirs so.
+/// Volumes, as the rest of the driver speaks of them; in pods [`volume_of`](super::names::volume_of) names them. Users cannot
+/// name theirs so.
 pub mod volume {
     /// The executable.
     pub const SUPERVISOR: &str = "openshell-supervisor-bin";
@@ -223,6 +224,13 @@ pub mod companion {
     pub const NONROOT_GRANT: &str = "openshell-nonroot-v2";
     /// Secret of the attestation key.
     pub const ATTESTATION: &str = "os-att";
+}
+
+/// What a volume of the driver's is called in a sandbox's pods: Podman makes volumes of the whole machine of what Kubernetes
+/// keeps to the pod, by these names, so two sandboxes must not have one in common.
+#[must_use]
+pub fn volume_of(name: &str, id: &str) -> String {
+    companion(name, id)
 }
 
 /// PREFIX-ID-HASH, a DNS label whatever the id is; the hash keeps ids apart that are alike without their odd letters.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::cluster::SandboxApi;
 use super::container::Container;
-use super::names::{DOCKER_HOST, annotation, label, mesh, volume as names};
+use super::names::{DOCKER_HOST, annotation, label, mesh, volume as names, volume_of};
 use super::object::{Fields, Object, strings};
 use super::plan::Plan;
 use super::sandbox::Toleration;
@@ -100,9 +100,9 @@ impl Pod {
             .maybe("imagePullSecrets", secrets)
             .maybe("hostAliases", host_aliases(plan))
             .with("securityContext", security)
-            .with("volumes", self.volumes.clone())
-            .maybe("initContainers", self.init.iter().map(Container::build).collect::<Vec<_>>())
-            .with("containers", self.containers.iter().map(Container::build).collect::<Vec<_>>())
+            .with("volumes", self.volumes.iter().map(|volume| called(plan, volume)).collect::<Vec<_>>())
+            .maybe("initContainers", built(plan, &self.init))
+            .with("containers", built(plan, &self.containers))
             .build()
     }
 
@@ -195,6 +195,28 @@ fn host_aliases(plan: &Plan<'_>) -> Vec<Value> {
     let address = plan.config.host_gateway_ip.as_str();
     let alias = json!({"ip": address, "hostnames": [DOCKER_HOST, HOST_ALIAS]});
     if address.is_empty() { Vec::new() } else { vec![alias] }
+}
+
+fn built(plan: &Plan<'_>, containers: &[Container]) -> Vec<Value> {
+    containers.iter().map(|container| container.build(|name| volume_name(plan, name))).collect()
+}
+
+/// A volume by the name that it has in this sandbox's pods.
+fn called(plan: &Plan<'_>, volume: &Value) -> Value {
+    let mut volume = volume.clone();
+    let name = volume["name"].as_str().map(|name| volume_name(plan, name));
+    volume["name"] = name.into();
+    volume
+}
+
+/// The user's are called as they said. So is a claimed workspace: the controller makes the claim's name of it and of the
+/// Sandbox's, which is unique already, and under another name what is in it would be lost.
+fn volume_name(plan: &Plan<'_>, name: &str) -> String {
+    let is_claim = name == names::WORKSPACE && plan.claims_workspace();
+    match names::ALL.contains(&name) && !is_claim {
+        true => volume_of(name, &plan.sandbox.id),
+        false => name.to_owned(),
+    }
 }
 
 fn claim(plan: &Plan<'_>) -> Value {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::problem::Problems;
 use super::schema::Shape;
+use crate::spelling::nearest;
 
 /// A table of a document, from which known fields are taken; what is left over is unknown.
 pub(super) struct Table<'p> {
@@ -241,11 +242,11 @@ impl<'p> Table<'p> {
         }
         for key in self.entries.keys() {
             let path = self.path(key);
-            self.problems.without(
-                path,
-                format!("a known field: {}", self.known.join(", ")),
-                "correct its name, or remove it",
-            );
+            let remedy = match nearest(key, &self.known) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!("remove it; known here: {}", self.known.join(", ")),
+            };
+            self.problems.without(path, "a known field", remedy);
         }
     }
 

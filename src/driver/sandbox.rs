@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
+use serde_saphyr::Error;
 
-use super::check;
+use super::place::Place;
 use super::problem::{Document, Errors, Problems};
 use super::read::Table;
+use super::{check, yaml};
 
 /// CPU and memory of the agent's container, as quantities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -146,15 +148,17 @@ impl SandboxSpec {
             Ok(document) => document,
             Err(error) => {
                 // The parser's own words may quote the file, and that may hold secrets.
-                let place = error.location().map_or_else(
-                    || "check it".to_owned(),
-                    |at| format!("look near line {}, column {}", at.line(), at.column()),
-                );
-                problems.without("the document", "YAML without duplicate fields", place);
+                let place = error.location().map(|at| Place { line: at.line() as usize, column: at.column() as usize });
+                let (expected, remedy) = match error.without_snippet() {
+                    Error::DuplicateMappingKey { .. } => ("every field once", "keep one of the two"),
+                    _ => ("YAML", "correct what is there, or just before it"),
+                };
+                problems.broken(place, expected, remedy);
                 return problems.settle(Self::default());
             }
         };
         let sandbox = Self::read(Table::root(document, &problems));
+        problems.reading_is_done();
         check::sandbox(&sandbox, &problems);
         problems.settle(sandbox)
     }
@@ -180,6 +184,20 @@ impl SandboxSpec {
         table.finish();
         sandbox
     }
+}
+
+/// The policy in the text of a description, as its pods will have it, for who checks it; whatever else is wrong with the
+/// description. `None` where there is none, or nothing like one.
+#[must_use]
+pub fn policy_in(text: &str) -> Option<String> {
+    let document = serde_saphyr::from_str::<Value>(text).ok()?;
+    let found = document.get("policy").filter(|policy| policy.is_object())?.clone();
+    Some(policy_text(&policy(Table::root(found, &Problems::of(Document::Sandbox)))))
+}
+
+/// A policy as its pods have it.
+pub(super) fn policy_text(policy: &Map<String, Value>) -> String {
+    yaml::write(&Value::Object(policy.clone()))
 }
 
 /// The roles check the whole of it; here is only what tells a policy from something else.

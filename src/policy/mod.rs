@@ -29,7 +29,6 @@ pub mod writable;
 
 pub use pattern::PatternError;
 pub use problem::{LoadError, Problem};
-pub(crate) use reader::nearest;
 pub use snapshot::Snapshot;
 pub use store::{OnInvalid, PolicySource, ReloadOutcome, Sources, Store};
 

@@ -2,9 +2,7 @@
 
 use super::problem::{MAX_PROBLEMS, Problem};
 use super::yaml::{Key, Node, Place, Value};
-
-/// Furthest misspelling that earns a suggestion.
-const SUGGESTION_DISTANCE: usize = 2;
+use crate::spelling::nearest;
 
 /// Collects what is wrong while the tree is read.
 #[derive(Default)]
@@ -165,28 +163,4 @@ pub(super) fn shown(node: &Node) -> String {
 
 pub(super) fn join(field: &str, key: &str) -> String {
     if field.is_empty() { key.to_owned() } else { format!("{field}.{key}") }
-}
-
-/// The known word that was most likely meant.
-pub(crate) fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
-    let (distance, near) = known.iter().map(|k| (distance(key, k), *k)).min()?;
-    (distance <= SUGGESTION_DISTANCE).then_some(near)
-}
-
-/// Levenshtein's, over bytes: what is known is ASCII.
-fn distance(a: &str, b: &str) -> usize {
-    if a.len().abs_diff(b.len()) > SUGGESTION_DISTANCE {
-        return usize::MAX;
-    }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let cost = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = cost.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -44,7 +44,7 @@ use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use crate::cli;
 use crate::contract::exit;
 use crate::event::say;
-use crate::policy::nearest;
+use crate::spelling::nearest;
 
 /// A role, or a tool for people: one row of [`TABLE`].
 pub struct Role {

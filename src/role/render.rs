@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -10,10 +10,12 @@ use super::sandbox::{self, Failure};
 use crate::cli::{self, InputSchema, ObjectFormat};
 use crate::driver::config::WorkspaceMode;
 use crate::driver::{
-    self, AttestationKey, Cluster, DriverConfig, Errors, NetworkEnforcement, Object, ProxyCa, SandboxSpec, Topology,
+    self, AttestationKey, Cluster, Document, DriverConfig, Errors, NetworkEnforcement, Object, Places, ProxyCa,
+    SandboxSpec, Topology,
 };
 use crate::egress::tls::authority::{self, Authority};
 use crate::event::say;
+use crate::policy::{LoadError, Policy};
 
 /// Exit code 0 with the objects on standard output; 2 with everything that is wrong with the inputs.
 pub fn run(arguments: cli::Render) -> u8 {
@@ -29,36 +31,102 @@ fn text(arguments: &cli::Render) -> Result<String, Failure> {
         Some(InputSchema::Sandbox) => return Ok(format!("{:#}\n", driver::schema::of_sandbox())),
         None => {}
     }
-    let (config, spec) = inputs(arguments)?;
+    match arguments.fields {
+        Some(InputSchema::Config) => return Ok(driver::schema::fields(&driver::schema::of_config())),
+        Some(InputSchema::Sandbox) => return Ok(driver::schema::fields(&driver::schema::of_sandbox())),
+        None => {}
+    }
+    let sources = Sources::read(arguments)?;
+    let (config, spec) = inputs(arguments, &sources)?;
     if arguments.explain {
-        return explain(arguments, &config, &spec);
+        return explain(arguments, &sources, &config, &spec);
     }
     let mut cluster = cluster(arguments);
     if config.topology == Topology::ProxyPod {
         cluster.proxy_ca = Some(proxy_ca(arguments, &spec)?);
         cluster.attestation_key = Some(attestation_key(arguments)?);
     }
-    let objects = driver::render(&config, &spec, &cluster).map_err(Failure::usage)?;
+    let objects = driver::render(&config, &spec, &cluster).map_err(|errors| Failure::usage(sources.placed(errors)))?;
     Ok(match arguments.output {
         ObjectFormat::Yaml => driver::to_yaml(&objects),
         ObjectFormat::Json => driver::to_json(&objects),
     })
 }
 
-/// Reads both inputs; what is wrong with either is told at once.
-fn inputs(arguments: &cli::Render) -> Result<(DriverConfig, SandboxSpec), Failure> {
-    let config = match &arguments.config {
-        Some(path) => DriverConfig::from_toml(&read(path)?),
+/// A file of the command line, and what is in it.
+struct Source {
+    name: String,
+    text: String,
+}
+
+/// The files of both inputs.
+struct Sources {
+    config: Option<Source>,
+    sandbox: Option<Source>,
+}
+
+impl Sources {
+    /// Reads both; that either cannot be read is told at once.
+    fn read(arguments: &cli::Render) -> Result<Self, Failure> {
+        let source = |path: &Option<PathBuf>, expected: &str| {
+            let read = |path: &PathBuf| Ok(Source { name: path.display().to_string(), text: read(path, expected)? });
+            path.as_ref().map(read).transpose()
+        };
+        let config =
+            source(&arguments.config, "the driver's configuration, TOML: `render --fields config` lists what is in it");
+        let sandbox = source(&arguments.sandbox, "the sandbox, YAML: `render --fields sandbox` lists what is in it");
+        match (config, sandbox) {
+            (Ok(config), Ok(sandbox)) => Ok(Self { config, sandbox }),
+            (Err(one), Err(other)) => Err(Failure::usage(format!("{one}\n{other}"))),
+            (Err(failure), _) | (_, Err(failure)) => Err(failure),
+        }
+    }
+
+    /// Problems with their files, lines and columns.
+    fn placed(&self, errors: Errors) -> Errors {
+        let both = [(Document::Config, &self.config), (Document::Sandbox, &self.sandbox)];
+        both.into_iter().fold(errors, |errors, (document, source)| match source {
+            Some(Source { name, text }) => errors.in_file(document, name, text),
+            None => errors,
+        })
+    }
+
+    /// What `policy check` would say of the sandbox's policy, at its places in the description. The driver library has no
+    /// policy engine and looks no further than the version, of which `known` may tell already.
+    fn check_policy(&self, known: Option<&Errors>) -> Result<(), LoadError> {
+        let Some(Source { name, text }) = &self.sandbox else { return Ok(()) };
+        let Some(Err(mut error)) = driver::policy_in(text).map(|policy| Policy::parse(&policy, name)) else {
+            return Ok(());
+        };
+        let places = Places::of_yaml(text);
+        for problem in &mut error.problems {
+            problem.field =
+                if problem.field.is_empty() { "policy".into() } else { format!("policy.{}", problem.field) };
+            let at = places.find(&problem.field).map_or((0, 0), |place| (place.line, place.column));
+            (problem.line, problem.column) = (u32::try_from(at.0).unwrap_or(0), u32::try_from(at.1).unwrap_or(0));
+        }
+        let told: Vec<&str> =
+            known.into_iter().flat_map(Errors::problems).map(|problem| problem.path.as_str()).collect();
+        error.problems.retain(|problem| !told.contains(&problem.field.as_str()));
+        if error.problems.is_empty() { Ok(()) } else { Err(error) }
+    }
+}
+
+/// Both inputs; what is wrong with either, and with the policy, is told at once.
+fn inputs(arguments: &cli::Render, sources: &Sources) -> Result<(DriverConfig, SandboxSpec), Failure> {
+    let config = match &sources.config {
+        Some(source) => DriverConfig::from_toml(&source.text).map_err(|errors| sources.placed(errors)),
         None => Ok(DriverConfig::default()),
     };
-    let spec = match &arguments.sandbox {
-        Some(path) => SandboxSpec::from_yaml(&read(path)?),
+    let spec = match &sources.sandbox {
+        Some(source) => SandboxSpec::from_yaml(&source.text).map_err(|errors| sources.placed(errors)),
         None => Ok(any_sandbox()),
     };
-    let (mut config, spec) = match (config, spec) {
-        (Ok(config), Ok(spec)) => (config, spec),
-        (Err(of_config), Err(of_spec)) => return Err(Failure::usage(of_config.and(of_spec))),
-        (Err(errors), _) | (_, Err(errors)) => return Err(Failure::usage(errors)),
+    let policy = sources.check_policy(spec.as_ref().err());
+    let told = [config.as_ref().err(), spec.as_ref().err()].into_iter().flatten().map(Errors::to_string);
+    let told: Vec<String> = told.chain(policy.err().map(|error| error.to_string())).collect();
+    let (Ok(mut config), Ok(spec), true) = (config, spec, told.is_empty()) else {
+        return Err(Failure::usage(told.join("\n")));
     };
     if let Some(topology) = arguments.topology {
         config.topology = topology;
@@ -104,10 +172,10 @@ fn proxy_ca(arguments: &cli::Render, spec: &SandboxSpec) -> Result<ProxyCa, Fail
         (Some(certificate), Some(key)) => {
             // The proxy would refuse them later, where nobody looks.
             Authority::load(certificate, key).map_err(|error| Failure::usage(format!("--proxy-ca-cert: {error}")))?;
-            (read(certificate)?, read(key)?)
+            (read(certificate, "a certificate, PEM")?, read(key, "its key, PEM")?)
         }
         _ => {
-            say_what_is_made("CA", "--proxy-ca-cert and --proxy-ca-key");
+            say_what_is_made("a CA", "--proxy-ca-cert and --proxy-ca-key");
             authority::pair(&spec.name).map_err(Failure::setup)?
         }
     };
@@ -120,9 +188,9 @@ const KEY_BYTES: usize = 32;
 /// The key by which the two pods know each other: the one that is given, or one that is made here.
 fn attestation_key(arguments: &cli::Render) -> Result<AttestationKey, Failure> {
     if let Some(path) = &arguments.attestation_key {
-        return Ok(AttestationKey(read(path)?));
+        return Ok(AttestationKey(read(path, "a key of at least 32 bytes of text")?));
     }
-    say_what_is_made("attestation key", "--attestation-key");
+    say_what_is_made("an attestation key", "--attestation-key");
     let mut bytes = [0; KEY_BYTES];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Failure::setup("the kernel gives no random bytes (getrandom)"))?;
     Ok(AttestationKey(bytes.iter().fold(String::new(), |mut text, byte| {
@@ -133,13 +201,18 @@ fn attestation_key(arguments: &cli::Render) -> Result<AttestationKey, Failure> {
 
 fn say_what_is_made(what: &str, flags: &str) {
     say!(
-        "openshell-supervisor: render: the sandbox has a {what} of its own that was made now; rendered again it has another \
+        "openshell-supervisor: render: the sandbox has {what} of its own that was made now; rendered again it has another \
          one, so apply what is printed once, or give {flags}"
     );
 }
 
 /// The tables of one topology, or of all: what the configuration cannot be rendered to is said in its place.
-fn explain(arguments: &cli::Render, config: &DriverConfig, spec: &SandboxSpec) -> Result<String, Failure> {
+fn explain(
+    arguments: &cli::Render,
+    sources: &Sources,
+    config: &DriverConfig,
+    spec: &SandboxSpec,
+) -> Result<String, Failure> {
     let proxy_ca = Some(ProxyCa { certificate: String::new(), key: String::new() });
     let attestation_key = Some(AttestationKey("x".repeat(AttestationKey::LEAST)));
     let cluster = Cluster { proxy_ca, attestation_key, ..cluster(arguments) };
@@ -148,7 +221,7 @@ fn explain(arguments: &cli::Render, config: &DriverConfig, spec: &SandboxSpec) -
     for (name, config) in explained(arguments, config) {
         match driver::render(&config, spec, &cluster) {
             Ok(objects) => sets.push((name, objects)),
-            Err(errors) => refused.push((name, errors)),
+            Err(errors) => refused.push((name, sources.placed(errors))),
         }
     }
     if sets.is_empty() {
@@ -184,6 +257,8 @@ fn explained(arguments: &cli::Render, config: &DriverConfig) -> Vec<(String, Dri
     all.into_iter().map(|config| (name(&config), config)).collect()
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+/// The text of a file that is to hold what is `expected`.
+fn read(path: &Path, expected: &str) -> Result<String, Failure> {
+    let failed = |error| Failure::usage(format!("{}: {error}; expected {expected}", path.display()));
+    fs::read_to_string(path).map_err(failed)
 }

@@ -24,6 +24,9 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
     named("client_tls_secret_name", &config.client_tls_secret_name);
     named("workspace_storage_class", &config.workspace_storage_class);
     named("default_runtime_class_name", &config.default_runtime_class_name);
+    for (index, name) in config.runtime_classes.iter().enumerate() {
+        shape::subdomain(problems, &format!("runtime_classes[{index}]"), name);
+    }
     for (index, name) in config.image_pull_secrets.iter().enumerate() {
         shape::subdomain(problems, &format!("image_pull_secrets[{index}]"), name);
     }

@@ -1,5 +1,6 @@
 //! What must hold of the inputs beyond their shape (facts: refused before anything is rendered).
 
+mod annotations;
 mod config;
 mod mounts;
 mod sandbox;

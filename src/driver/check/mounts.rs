@@ -66,13 +66,21 @@ pub(super) fn mounts(sandbox: &SandboxSpec, problems: &Problems) {
     }
 }
 
-/// Whether one of two paths is the other, or in it. `/var/run` is `/run` in most images.
+/// Whether one of two paths is the other, or in it, by either name of what is in `/run`: `/var/run` is the same directory in
+/// most images, and what is mounted at `/var` is above it there.
 pub(super) fn meet(one: &str, other: &str) -> bool {
-    is_at_or_above(one, other) || is_at_or_above(other, one) || {
-        let real = one.strip_prefix("/var").filter(|rest| *rest == "/run" || rest.starts_with("/run/"));
-        real.is_some_and(|real| is_at_or_above(real, other) || is_at_or_above(other, real))
-    }
+    let below_var = |path: &str| path.strip_prefix("/var").filter(|rest| is_at_or_above(RUN, rest)).map(str::to_owned);
+    let short = |path: &str| below_var(path).unwrap_or_else(|| path.to_owned());
+    let long = |path: &str| match is_at_or_above(RUN, path) {
+        true => format!("/var{path}"),
+        false => path.to_owned(),
+    };
+    let meets = |one: &str, other: &str| is_at_or_above(one, other) || is_at_or_above(other, one);
+    meets(&short(one), &short(other)) || meets(&long(one), &long(other))
 }
+
+/// The directory that has two names.
+const RUN: &str = "/run";
 
 fn is_at_or_above(one: &str, other: &str) -> bool {
     let parts =

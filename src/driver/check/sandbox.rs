@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::mounts;
+use super::{annotations, mounts};
 use crate::contract::env;
 use crate::driver::names;
 use crate::driver::problem::Problems;
@@ -18,6 +18,7 @@ pub(in crate::driver) fn sandbox(sandbox: &SandboxSpec, problems: &Problems) {
     identity(sandbox, problems);
     workload(sandbox, problems);
     labels(sandbox, problems);
+    annotations::annotations(sandbox, problems);
     resources(sandbox, problems);
     scheduling(sandbox, problems);
     volumes(sandbox, problems);
@@ -185,7 +186,8 @@ fn volumes(sandbox: &SandboxSpec, problems: &Problems) {
     for (index, volume) in sandbox.driver_config.volumes.iter().enumerate() {
         let path = format!("driver_config.volumes[{index}]");
         shape::dns_label(problems, &format!("{path}.name"), &volume.name);
-        if names::volume::ALL.contains(&volume.name.as_str()) {
+        let is_ours = |own: &str| volume.name == own || volume.name == names::volume_of(own, &sandbox.id);
+        if names::volume::ALL.into_iter().any(is_ours) {
             let remedy = "choose another name: that volume is the driver's own";
             problems.with(format!("{path}.name"), &volume.name, "a name that is not reserved", remedy);
         }

@@ -118,7 +118,8 @@ fn names(plan: &Plan<'_>, problems: &Problems) {
 }
 
 /// A fence of the pod's namespace binds what passes the node's IP layer there. gVisor has its own, without nf_tables; and
-/// what a virtual machine sends is taken off the link before the node's plugin could refuse it.
+/// what a virtual machine sends is taken off the link before the node's plugin could refuse it. What a class is cannot be told
+/// by its name, so where the pod's network is the fence, sandboxes may name those alone that the operator does.
 fn runtime(plan: &Plan<'_>, config: &Problems, sandbox: &Problems) {
     let (topology, runtime) = (plan.config.topology, plan.sandboxed_runtime());
     let expected = match (topology, runtime) {
@@ -128,6 +129,7 @@ fn runtime(plan: &Plan<'_>, config: &Problems, sandbox: &Problems) {
             "a runtime with nf_tables"
         }
         (Topology::CniSidecar, Some(SandboxedRuntime::Kata)) => "a runtime whose packets the node's fence sees",
+        (Topology::Sidecar | Topology::CniSidecar, _) if !is_known(plan) => "a class that runtime_classes names",
         _ => return,
     };
     let expected = format!("{expected} in topology {}", topology.name());
@@ -139,8 +141,23 @@ fn runtime(plan: &Plan<'_>, config: &Problems, sandbox: &Problems) {
     } else {
         (config, "default_runtime_class_name")
     };
-    let remedy = "use topology proxy-pod with it, or another class";
+    let remedy = match (topology, runtime) {
+        (_, Some(SandboxedRuntime::Gvisor)) | (Topology::CniSidecar, Some(_)) => {
+            "use topology proxy-pod with it, or another class"
+        }
+        _ => {
+            "use topology proxy-pod with it, or another class; or have the operator see that verify-fence passes with it, and \
+             name it in runtime_classes"
+        }
+    };
     problems.with(path, plan.runtime_class.unwrap_or_default(), expected, remedy);
+}
+
+/// Whether the operator named the class: as one that was tried, or as the default, unless that one has a kernel of its own.
+fn is_known(plan: &Plan<'_>) -> bool {
+    let Some(class) = plan.runtime_class else { return true };
+    let is_default = class == plan.config.default_runtime_class_name && plan.sandboxed_runtime().is_none();
+    is_default || plan.config.runtime_classes.iter().any(|known| known == class)
 }
 
 fn spiffe(plan: &Plan<'_>, problems: &Problems) {

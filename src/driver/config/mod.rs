@@ -2,6 +2,8 @@
 
 mod reading;
 
+pub(in crate::driver) use reading::TABLE;
+
 use std::collections::BTreeMap;
 
 use crate::contract::PROXY_ID;
@@ -276,6 +278,9 @@ pub struct DriverConfig {
     pub workspace_storage_class: String,
     /// The runtime class where a sandbox names none; empty: the cluster's default.
     pub default_runtime_class_name: String,
+    /// Runtime classes in whose pods a fence of the pod's network was seen to hold; sandboxes of sidecar and cni-sidecar may
+    /// name no others.
+    pub runtime_classes: Vec<String>,
     /// Lifetime of the token for the gateway, in seconds.
     pub sa_token_ttl_secs: i64,
     /// Socket of the SPIFFE workload API; empty: none.
@@ -336,6 +341,7 @@ impl Default for DriverConfig {
             workspace_default_storage_size: DEFAULT_STORAGE.into(),
             workspace_storage_class: String::new(),
             default_runtime_class_name: String::new(),
+            runtime_classes: Vec::new(),
             sa_token_ttl_secs: TOKEN_TTL,
             provider_spiffe_workload_api_socket_path: String::new(),
             sandbox_uid: None,

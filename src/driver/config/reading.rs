@@ -8,6 +8,7 @@ use super::{
     TOKEN_TTL, Topology, UpstreamProxyConfig, WorkspaceMode,
 };
 use crate::driver::check;
+use crate::driver::place::Place;
 use crate::driver::problem::{Document, Errors, Problems};
 use crate::driver::read::Table;
 
@@ -19,7 +20,7 @@ const ENFORCEMENTS: [(&str, NetworkEnforcement); 2] =
 const LANDLOCK_NET: [(&str, LandlockNet); 2] = [("off", LandlockNet::Off), ("strict", LandlockNet::Strict)];
 
 /// Where the table is in a gateway's configuration.
-const TABLE: [&str; 3] = ["openshell", "drivers", "kubernetes"];
+pub(in crate::driver) const TABLE: [&str; 3] = ["openshell", "drivers", "kubernetes"];
 
 impl DriverConfig {
     /// Reads a configuration: the table `[openshell.drivers.kubernetes]` of a gateway's file, or a file of that table's
@@ -31,11 +32,11 @@ impl DriverConfig {
         let problems = Problems::of(Document::Config);
         let mut document = match toml::from_str::<toml::Table>(text).map(|table| serde_json::to_value(&table)) {
             Ok(Ok(document)) => document,
-            Ok(Err(error)) => return broken(problems, &error.to_string()),
+            Ok(Err(error)) => return broken(problems, None, &error.to_string()),
             Err(error) => {
                 // The error's own text quotes the line, and that may hold a password.
-                let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-                return broken(problems, &format!("line {line}: {}", error.message()));
+                let place = error.span().map(|span| Place::at(text, span.start));
+                return broken(problems, place, error.message());
             }
         };
         if document.get(TABLE[0]).is_some() {
@@ -43,6 +44,7 @@ impl DriverConfig {
             document = found.map_or_else(|| Value::Object(serde_json::Map::new()), Value::take);
         }
         let config = Self::read(Table::root(document, &problems));
+        problems.reading_is_done();
         check::config(&config, &problems);
         problems.settle(config)
     }
@@ -86,6 +88,7 @@ impl DriverConfig {
                 .unwrap_or(defaults.workspace_default_storage_size),
             workspace_storage_class: table.text("workspace_storage_class"),
             default_runtime_class_name: table.text("default_runtime_class_name"),
+            runtime_classes: trimmed(table.strings("runtime_classes").unwrap_or_default()),
             sa_token_ttl_secs: table.number("sa_token_ttl_secs").unwrap_or(TOKEN_TTL),
             provider_spiffe_workload_api_socket_path: table.text("provider_spiffe_workload_api_socket_path"),
             sandbox_uid: table.bounded("sandbox_uid", 1, GREATEST_ID),
@@ -97,8 +100,8 @@ impl DriverConfig {
     }
 }
 
-fn broken<T>(problems: Problems, what: &str) -> Result<T, Errors> {
-    problems.without("the document", "TOML", format!("correct it: {what}"));
+fn broken<T>(problems: Problems, place: Option<Place>, what: &str) -> Result<T, Errors> {
+    problems.broken(place, "TOML", format!("correct it: {what}"));
     Err(match problems.settle(()) {
         Err(errors) => errors,
         Ok(()) => unreachable!("a problem was noted above"),

@@ -72,6 +72,10 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ("workspace_default_storage_size", "Size of a sandbox's volume"),
     ("workspace_storage_class", "Storage class of a sandbox's volume; empty is the cluster's default"),
     ("default_runtime_class_name", "The runtime class where a sandbox names none"),
+    (
+        "runtime_classes",
+        "Runtime classes that sandboxes of sidecar and cni-sidecar may name: those in whose pods a fence was seen to hold",
+    ),
     ("sa_token_ttl_secs", "Lifetime of the token for the gateway, in seconds"),
     ("provider_spiffe_workload_api_socket_path", "Socket of the SPIFFE workload API, in a directory of its own"),
     ("sandbox_uid", "The workload's uid; without one the namespace's on OpenShift, or 1000"),

@@ -2,6 +2,7 @@
 //! for, noted while they run on nothing, and so cannot differ from them.
 
 mod descriptions;
+mod listing;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,6 +13,8 @@ use super::config::DriverConfig;
 use super::problem::{Document, Problems};
 use super::read::Table;
 use super::sandbox::SandboxSpec;
+
+pub use listing::fields;
 
 /// The dialect (json-schema.org).
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";

@@ -11,7 +11,7 @@ mod schema;
 mod validity;
 
 use super::cluster::{AttestationKey, ProxyCa};
-use super::{Cluster, DriverConfig, Object, SandboxApi, SandboxSpec, Topology, render};
+use super::{Cluster, DriverConfig, Object, SandboxApi, SandboxSpec, Topology, names, render};
 
 /// An id as gateways give them.
 pub(super) const ID: &str = "6f1c2a34-9b7e-4d0a-8c55-0e6f7a8b9c0d";
@@ -93,7 +93,8 @@ pub(super) fn containers(spec: &serde_json::Value) -> impl Iterator<Item = &serd
     ["initContainers", "containers"].into_iter().flat_map(|list| spec[list].as_array().into_iter().flatten())
 }
 
-/// Whether a container mounts a volume.
-pub(super) fn mounts(container: &serde_json::Value, volume: &str) -> bool {
-    container["volumeMounts"].as_array().into_iter().flatten().any(|mount| mount["name"] == volume)
+/// Whether a container mounts a volume of the sandbox's.
+pub(super) fn mounts(container: &serde_json::Value, volume: &str, id: &str) -> bool {
+    let name = names::volume_of(volume, id);
+    container["volumeMounts"].as_array().into_iter().flatten().any(|mount| mount["name"] == name.as_str())
 }

@@ -2,13 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::{ID, LOCAL, SANDBOX, agent_spec, cluster, config, container, containers, mounts, of, rendered, sandbox};
+use super::{ID, LOCAL, SANDBOX, agent_spec, cluster, config, container, containers, of, rendered, sandbox};
 use crate::contract::annotation;
-use crate::driver::names::{self, companion, label};
+use crate::driver::names::{self, companion, label, volume_of};
 use crate::driver::{Cluster, DriverConfig, Object, SandboxApi, Topology};
 
 const GATEWAY: &str = "grpc_endpoint = \"https://gateway:8080\"\nclient_tls_secret_name = \"client-tls\"\n\
                        provider_spiffe_workload_api_socket_path = \"/spiffe-workload-api/agent.sock\"\n";
+
+fn mounts(container: &Value, volume: &str) -> bool {
+    super::mounts(container, volume, ID)
+}
 
 fn names_of(containers: &Value) -> Vec<&str> {
     containers.as_array().into_iter().flatten().filter_map(|container| container["name"].as_str()).collect()
@@ -56,7 +60,7 @@ fn the_fence_is_proven_before_anything_of_the_agents_runs() {
 fn every_pod_says_whose_it_is_whatever_the_users_labels_say_and_keeps_meshes_and_tokens_out() {
     let labelled = format!(
         "{SANDBOX}labels: {{team: a, sidecar.istio.io/inject: \"true\"}}\n\
-         platform_config: {{annotations: {{linkerd.io/inject: enabled, example.com/a: b}}}}\n"
+         platform_config: {{annotations: {{example.com/a: b}}}}\n"
     );
     for (_, topology) in Topology::ALL {
         for api in [None, Some(SandboxApi::V1Beta1), Some(SandboxApi::V1Alpha1)] {
@@ -107,8 +111,11 @@ fn nothing_of_a_gateways_is_rendered_without_one_and_none_of_it_where_it_is_not_
         assert_eq!(variable(network, names::env::TLS[2]), Some("/etc/openshell-tls/proxy/client/tls.key"));
         // Whoever copies the Secret has it; where nobody does, the proxy.
         assert_eq!(mounts(network, names::volume::CLIENT_TLS), topology == Topology::CniSidecar);
-        let token =
-            spec["volumes"].as_array().expect("volumes").iter().find(|volume| volume["name"] == names::volume::TOKEN);
+        let token = spec["volumes"]
+            .as_array()
+            .expect("volumes")
+            .iter()
+            .find(|volume| volume["name"] == volume_of(names::volume::TOKEN, ID).as_str());
         assert_eq!(token.expect("the token")["projected"]["defaultMode"], 0o440);
     }
     let proxy_pod = of(Topology::ProxyPod, &settings, SANDBOX, None);
@@ -292,12 +299,15 @@ fn the_attestation_key_is_where_it_is_used_and_where_no_policy_leads_and_without
         }
         assert!(command(container(spec, user)).contains(&flag));
         let volumes = spec["volumes"].as_array().expect("volumes");
-        let volume = volumes.iter().find(|volume| volume["name"] == names::volume::ATTESTATION).expect("the key");
+        let volume = volumes
+            .iter()
+            .find(|volume| volume["name"] == volume_of(names::volume::ATTESTATION, ID).as_str())
+            .expect("the key");
         assert_eq!(volume["secret"]["defaultMode"], 0o440);
     }
     // The workload has the supervisor's user: credentials are in no directory that policies grant by default.
     let places = container(agent, "agent")["volumeMounts"].as_array().expect("mounts").iter();
-    for mount in places.filter(|mount| mount["name"] == names::volume::CLIENT_TLS) {
+    for mount in places.filter(|mount| mount["name"] == volume_of(names::volume::CLIENT_TLS, ID).as_str()) {
         assert!(!mount["mountPath"].as_str().expect("a path").starts_with("/etc"), "{mount}");
     }
     assert!(!format!("{:?}", cluster(None)).contains("the attestation key"));
@@ -378,6 +388,33 @@ fn every_volume_of_the_drivers_has_a_name_that_users_cannot_take() {
         }
     }
     let reserved: std::collections::BTreeSet<String> =
-        names::volume::ALL.iter().map(|name| (*name).to_owned()).collect();
+        names::volume::ALL.iter().map(|name| volume_of(name, ID)).collect();
     assert_eq!(seen, reserved);
+}
+
+#[test]
+fn no_two_sandboxes_have_a_volume_in_common_and_what_is_called_so_is_a_label() {
+    let other = "6f1c2a34-9b7e-4d0a-8c55-0e6f7a8b9c0e";
+    let long = "X".repeat(63);
+    for (_, topology) in Topology::ALL {
+        let volumes = |id: &str| -> std::collections::BTreeSet<String> {
+            let objects = of(topology, &format!("{LOCAL}{GATEWAY}"), &SANDBOX.replace(ID, id), None);
+            let specs = objects.iter().filter_map(Object::pod_spec);
+            specs.flat_map(|spec| names_of(&spec["volumes"])).map(str::to_owned).collect()
+        };
+        let mine = volumes(ID);
+        assert!(mine.len() > 4, "{mine:?}");
+        for name in [other, &long] {
+            let theirs = volumes(name);
+            assert!(mine.is_disjoint(&theirs), "{mine:?} {theirs:?}");
+            assert!(theirs.iter().all(|name| crate::driver::shape::is_dns_label(name)), "{theirs:?}");
+        }
+        // Control: what makes them different is the id alone.
+        assert_eq!(mine, volumes(ID));
+    }
+    // A claim is called by its Sandbox, and what is in it stays.
+    let claimed = of(Topology::Sidecar, LOCAL, SANDBOX, Some(SandboxApi::V1Beta1));
+    let agent = container(agent_spec(&claimed), "agent");
+    let mounted = agent["volumeMounts"].as_array().expect("mounts");
+    assert!(mounted.iter().any(|mount| mount["name"] == names::volume::WORKSPACE), "{mounted:?}");
 }

@@ -13,7 +13,8 @@ use crate::driver::cluster::SandboxApi;
 use crate::driver::config::{
     Affinity, EgressRange, NetworkEnforcement, SidecarConfig, Sideload, Topology, UpstreamProxyConfig,
 };
-use crate::driver::names::{annotation, label};
+use crate::driver::names::volume::ALL as VOLUMES;
+use crate::driver::names::{self, annotation, label};
 use crate::driver::sandbox::{UserMount, UserVolume};
 use crate::driver::{DriverConfig, Object, SandboxSpec, render, shape, to_json, to_yaml};
 
@@ -111,9 +112,8 @@ fn pod_is_sound(object: &Object) -> Result<(), String> {
             return Err(format!("{name} is no DNS label"));
         }
     }
-    let unused = volumes
-        .iter()
-        .find(|volume| !used.contains(*volume) && crate::driver::names::volume::ALL.contains(&volume.as_str()));
+    let unused =
+        volumes.iter().find(|volume| !used.contains(*volume) && VOLUMES.iter().any(|own| volume.starts_with(own)));
     unused.map_or(Ok(()), |volume| Err(format!("nobody mounts {volume}")))
 }
 
@@ -140,7 +140,7 @@ fn policy_is_where_it_is_read(object: &Object, sandbox: &SandboxSpec) -> Result<
         let reads = container["command"].as_array().is_some_and(|words| {
             words.iter().any(|word| word.as_str().is_some_and(|word| word.starts_with("--policy=")))
         });
-        let sees = super::mounts(container, crate::driver::names::volume::POLICY);
+        let sees = super::mounts(container, names::volume::POLICY, &sandbox.id);
         if sees != reads || (reads && sandbox.policy.is_none()) {
             return Err(format!("{} reads a policy: {reads}, sees it: {sees}", container["name"]));
         }
@@ -261,10 +261,8 @@ fn sandboxes() -> impl Strategy<Value = SandboxSpec> {
                 sandbox.log_level = "debug".into();
             }
             sandbox.resources.cpu_limit = flags[4].then(|| "2".into());
-            let volumes: Vec<String> = volumes
-                .into_iter()
-                .filter(|name| !crate::driver::names::volume::ALL.contains(&name.as_str()))
-                .collect();
+            let volumes: Vec<String> =
+                volumes.into_iter().filter(|name| !VOLUMES.iter().any(|own| name.starts_with(own))).collect();
             for volume in &volumes {
                 let below = if flags[5] { "/sandbox" } else { "/mnt" };
                 sandbox.driver_config.volumes.push(UserVolume {

@@ -12,7 +12,8 @@ use super::container::{Container, Mount};
 use super::names::{self, path, volume};
 use super::object::{Fields, Object};
 use super::plan::Plan;
-use super::{openshift, role, yaml};
+use super::sandbox::policy_text;
+use super::{openshift, role};
 use crate::contract::{CLIENT_TLS_FILES, IMAGE_POLICY_PATH};
 
 /// The objects of one sandbox, in the order in which to create them.
@@ -35,7 +36,7 @@ fn with_policy(plan: &Plan<'_>, pod: Object) -> Vec<Object> {
 fn policy(plan: &Plan<'_>) -> Option<Object> {
     let policy = plan.sandbox.policy.as_ref()?;
     let file = IMAGE_POLICY_PATH.rsplit_once('/').map_or(IMAGE_POLICY_PATH, |(_, file)| file);
-    let text = yaml::write(&serde_json::Value::Object(policy.clone()));
+    let text = policy_text(policy);
     let metadata = companion::metadata(plan, names::companion::POLICY, None, Owner::Sandbox);
     Some(Object::new("v1", "ConfigMap", metadata, Fields::new().with("data", Fields::new().with(file, text))))
 }

@@ -46,6 +46,26 @@ fn a_sandbox_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "platform_config: {annotations: {openshell.io/sandbox-id: x}}",
             "platform_config: {annotations: {example.com/x: x}, unknown: 1, host_users: \"maybe\"}",
         ),
+        (
+            "platform_config.annotations.container.apparmor.security.beta.kubernetes.io/agent",
+            "platform_config: {annotations: {container.apparmor.security.beta.kubernetes.io/agent: unconfined}}",
+            "platform_config: {annotations: {beta.kubernetes.io/agent: unconfined}}",
+        ),
+        (
+            "platform_config.annotations.k8s.v1.cni.cncf.io/networks",
+            "platform_config: {annotations: {k8s.v1.cni.cncf.io/networks: other}}",
+            "platform_config: {annotations: {example.com/networks: other}}",
+        ),
+        (
+            "platform_config.annotations.linkerd.io/inject",
+            "platform_config: {annotations: {linkerd.io/inject: enabled}}",
+            "",
+        ),
+        (
+            "driver_config.volumes[0].name",
+            "driver_config: {volumes: [{name: tmp-6f1c2a34-74b969cb, persistent_volume_claim: {claim_name: c}}]}",
+            "driver_config: {volumes: [{name: tmp-6f1c2a34, persistent_volume_claim: {claim_name: c}}]}",
+        ),
         ("gpu.count", "gpu: {count: 0}", "gpu: {count: 1}"),
         ("gpu.kind", "gpu: {kind: a}", "gpu: {}"),
         ("resources.cpu_limit", "resources: {cpu_limit: \"two\"}", "resources: {cpu_limit: \"2\"}"),
@@ -108,6 +128,12 @@ fn a_sandbox_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
         "/run/openshell-sidecar/x",
         "/var/run/openshell",
         "/var/run",
+        "/var",
+        "/var/run/openshell-attestation",
+        "/var/run/openshell-attestation/x",
+        "/run/openshell-attestation",
+        "/run/secrets",
+        "/var/run/secrets",
         "/run/netns",
         "/var/run/netns/x",
         "/var/run/secrets/openshell",
@@ -123,7 +149,8 @@ fn a_sandbox_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
     ] {
         cases.push((format!("{mount}.mount_path"), at(path), fine.clone()));
     }
-    for path in ["/sandbox/sub", "/opt/openshell-other", "/tmp", "/etc/app"] {
+    for path in ["/sandbox/sub", "/opt/openshell-other", "/tmp", "/etc/app", "/var/lib/app", "/var/running", "/run/app"]
+    {
         cases.push((format!("{mount}.mount_path"), at("/"), at(path)));
     }
     cases.extend([

@@ -23,7 +23,7 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
                       proxy_auth_allow_insecure = true\n";
     type Case<'a> =
         (&'a str, (DriverConfig, &'a SandboxSpec, &'a Cluster), (DriverConfig, &'a SandboxSpec, &'a Cluster));
-    let (kata, gvisor) = (class("kata-qemu"), class("gvisor"));
+    let (kata, gvisor, other) = (class("kata-qemu"), class("gvisor"), class("other"));
     let none = Cluster::default();
     let (no_gpu, some_gpu) = (gpus(false), gpus(true));
     let short = Cluster { attestation_key: Some(AttestationKey("k".repeat(31))), ..cluster(None) };
@@ -62,7 +62,37 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
         (
             "driver_config.pod.runtime_class_name",
             (with("topology = \"sidecar\""), &gvisor, &usual),
+            (with("topology = \"sidecar\""), &least, &usual),
+        ),
+        // What a class is cannot be told by its name: the operator says so.
+        (
+            "driver_config.pod.runtime_class_name",
             (with("topology = \"sidecar\""), &kata, &usual),
+            (with("topology = \"sidecar\"\nruntime_classes = [\"kata-qemu\"]"), &kata, &usual),
+        ),
+        (
+            "driver_config.pod.runtime_class_name",
+            (with("topology = \"cni-sidecar\"\nruntime_classes = [\"kata-qemu\"]"), &other, &usual),
+            (with("topology = \"cni-sidecar\"\nruntime_classes = [\"other\"]"), &other, &usual),
+        ),
+        (
+            "driver_config.pod.runtime_class_name",
+            (with("topology = \"sidecar\""), &other, &usual),
+            (with("topology = \"sidecar\"\ndefault_runtime_class_name = \"other\""), &other, &usual),
+        ),
+        (
+            "driver_config.pod.runtime_class_name",
+            (with("topology = \"sidecar\"\nruntime_classes = [\"gvisor\"]"), &gvisor, &usual),
+            (with("topology = \"combined\""), &other, &usual),
+        ),
+        (
+            "default_runtime_class_name",
+            (with("topology = \"sidecar\"\ndefault_runtime_class_name = \"kata\""), &least, &usual),
+            (
+                with("topology = \"sidecar\"\ndefault_runtime_class_name = \"kata\"\nruntime_classes = [\"kata\"]"),
+                &least,
+                &usual,
+            ),
         ),
         (
             "driver_config.pod.runtime_class_name",
