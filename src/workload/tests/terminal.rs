@@ -131,10 +131,14 @@ fn a_shell_as_the_workload_has_job_control() {
         screen.supervise(&world, "");
         screen.expect("inside> ");
         assert!(!screen.shown.contains("no job control"), "{}", screen.shown);
-        screen.type_in("sleep 1000\n");
-        screen.press("\x1a", "Stopped");
+        // Stopped before it has executed it would be nobody's to continue: bash waits for it to get so far.
+        screen.type_in("bash -c 'echo u\"\"p; exec sleep 1000'\n");
+        screen.expect("up");
+        screen.type_in("\x1a");
+        screen.expect("Stopped");
         screen.type_in("fg\n");
         screen.expect("sleep 1000");
+        std::thread::sleep(Duration::from_millis(100));
         screen.press("\x03", "inside> ");
         screen.type_in("exit 5\n");
         screen.expect("h> ");

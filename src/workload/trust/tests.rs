@@ -31,7 +31,7 @@ fn the_bundle_extends_what_the_image_trusts() {
     };
     let found = Some((system_file, system.clone().into_bytes()));
     let files = Image::read(variable, found);
-    let trust = Trust::extend(files.clone(), &own, &[corporate_file.clone()]);
+    let trust = Trust::extend(files.clone(), &own, std::slice::from_ref(&corporate_file));
     // By way of another container it comes to the same.
     assert_eq!(Trust::extend(Gathered::from(files), &own, &[corporate_file]), trust);
     let (ca, bundle) = (&trust.ca, &trust.bundle);
