@@ -16,7 +16,7 @@ pub struct Sandbox {
     pub user: Option<u32>,
     /// Which the workload is granted.
     pub directory: tempfile::TempDir,
-    /// Which it is not.
+    /// Which it may look into.
     porch: tempfile::TempDir,
     script: String,
     supervisor: Option<Daemon>,
@@ -43,9 +43,14 @@ impl Sandbox {
 
     /// Starts its supervisor, the first or the next.
     pub fn start(&mut self) {
+        // The workload sees the door, so that what keeps it out is the door.
         let policy = self.world.file(
             "door.yaml",
-            format!("version: 1\nfilesystem_policy: {{read_write: [{}, /tmp]}}\n", self.directory.path().display()),
+            format!(
+                "version: 1\nfilesystem_policy: {{read_only: [{}], read_write: [{}, /tmp]}}\n",
+                self.porch.path().display(),
+                self.directory.path().display()
+            ),
         );
         let run = self.world.run().policy(policy).arg("--ssh-socket-path").arg(self.door());
         let run = run.arg("--events").arg(self.directory.path().join("events"));

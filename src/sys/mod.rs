@@ -14,6 +14,7 @@ pub mod notify;
 pub mod process;
 pub mod procfs;
 pub mod reactor;
+pub mod rights;
 pub mod tty;
 mod unwind;
 pub mod xattr;

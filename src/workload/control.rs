@@ -1,14 +1,12 @@
 //! The channel between supervisor and init: one message per datagram of a SOCK_SEQPACKET socket, descriptors beside
 //! it (unix(7)). Both ends are this executable, so the encoding has no versions.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockType, getsockopt, recvmsg, sendmsg, sockopt,
-};
+use nix::sys::socket::{ControlMessage, MsgFlags, SockType, getsockopt, sendmsg, sockopt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -16,12 +14,10 @@ use crate::confine::landlock::Enforced;
 use crate::contract::exit;
 use crate::netns::Namespaces;
 use crate::sys::process::adopt;
+use crate::sys::rights;
 
 /// Largest message: notes and errors are sentences, and the default socket buffer takes three of these.
 const MESSAGE_LIMIT: usize = 64 << 10;
-
-/// Most descriptors beside one message: two listeners, two netlink sockets, /proc, and room.
-const DESCRIPTOR_LIMIT: usize = 8;
 
 /// Descriptor of the socket in the launched process.
 pub const CONTROL_FD: RawFd = 3;
@@ -245,7 +241,7 @@ impl AsFd for Control {
 /// What sendmsg(2) answered; `EPIPE` when the other end is gone.
 pub fn send<M: Serialize>(socket: BorrowedFd<'_>, message: &M, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
-    if bytes.len() > MESSAGE_LIMIT || descriptors.len() > DESCRIPTOR_LIMIT {
+    if bytes.len() > MESSAGE_LIMIT || descriptors.len() > rights::LIMIT {
         return Err(Errno::EMSGSIZE.into());
     }
     let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
@@ -262,27 +258,13 @@ pub fn send<M: Serialize>(socket: BorrowedFd<'_>, message: &M, descriptors: &[Bo
 /// What recvmsg(2) answered; `InvalidData` for what is no message.
 pub fn receive<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(M, Descriptors)>> {
     let mut buffer = vec![0; MESSAGE_LIMIT];
-    let mut ancillary = nix::cmsg_space!([RawFd; DESCRIPTOR_LIMIT]);
-    let (length, flags, descriptors) = {
-        let mut slices = [IoSliceMut::new(&mut buffer)];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let received = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut ancillary), flags)?;
-        let mut descriptors = Vec::new();
-        for message in received.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(numbers) = message {
-                for number in numbers {
-                    descriptors.push(adopt(number)?);
-                }
-            }
-        }
-        (received.bytes, received.flags, descriptors)
-    };
-    if length == 0 {
+    let received = rights::receive(socket, &mut buffer)?;
+    if received.length == 0 {
         return Ok(None);
     }
-    if flags.contains(MsgFlags::MSG_TRUNC) {
+    if received.cut {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message on the control socket was cut short"));
     }
-    let descriptors = if flags.contains(MsgFlags::MSG_CTRUNC) { Err(Lost) } else { Ok(descriptors) };
-    Ok(Some((serde_json::from_slice(&buffer[..length])?, descriptors)))
+    let descriptors = if received.lost { Err(Lost) } else { Ok(received.descriptors) };
+    Ok(Some((serde_json::from_slice(&buffer[..received.length])?, descriptors)))
 }

@@ -13,7 +13,7 @@ import tarfile
 import threading
 
 import paramiko
-from paramiko.common import cMSG_CHANNEL_OPEN_FAILURE, MSG_CHANNEL_OPEN
+from paramiko.common import cMSG_CHANNEL_OPEN_FAILURE
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
@@ -77,25 +77,26 @@ class Server(paramiko.ServerInterface):
         channel.close()
 
 
-def refusing(opened):
+class Transport(paramiko.Transport):
     """Refuses channels with a reason of its own, which paramiko does not know how to."""
-    def parse(transport, message):
+
+    refuses = False
+
+    def _parse_channel_open(self, message):
         kind = message.get_text()
-        if kind == "session" and not transport.refuses:
+        if kind == "session" and not self.refuses:
             message.rewind()
-            return opened(transport, message)
+            return super()._parse_channel_open(message)
         reply = paramiko.Message()
         reply.add_byte(cMSG_CHANNEL_OPEN_FAILURE)
         reply.add_int(message.get_int())
         reply.add_int(1)
         reply.add_string(f"no {TITLE}")
         reply.add_string("")
-        transport._send_message(reply)
-    return parse
+        self._send_message(reply)
 
 
 def main(door, key):
-    paramiko.Transport._handler_table[MSG_CHANNEL_OPEN] = refusing(paramiko.Transport._handler_table[MSG_CHANNEL_OPEN])
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(door)
     listener.listen()
@@ -103,7 +104,7 @@ def main(door, key):
     key = paramiko.Ed25519Key.from_private_key_file(key)
     while True:
         stream, _ = listener.accept()
-        transport = paramiko.Transport(stream)
+        transport = Transport(stream)
         transport.refuses = os.path.exists(door + ".refuses")
         transport.add_server_key(key)
         kept.append(transport)
