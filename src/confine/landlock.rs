@@ -272,7 +272,14 @@ pub fn enclose_signals() -> Result<bool, LandlockError> {
         return Ok(false);
     }
     let ruleset = landlock::Ruleset::default().set_compatibility(CompatLevel::HardRequirement).scope(Scope::Signal)?;
-    let status = ruleset.create()?.restrict_self()?;
+    let created = ruleset.handle_access(AccessFs::Refer)?.create()?;
+    // Renames from one directory to another are denied by every domain that does not grant them (landlock(7),
+    // LANDLOCK_ACCESS_FS_REFER), and this one is to be about signals alone. Where the root cannot be opened they stay so.
+    let created = match File::open("/") {
+        Ok(root) => created.add_rule(PathBeneath::new(root, AccessFs::Refer))?,
+        Err(_) => created,
+    };
+    let status = created.restrict_self()?;
     match status.ruleset {
         RulesetStatus::FullyEnforced => Ok(true),
         _ => Err(LandlockError::NoEffect { abi: probe.abi }),

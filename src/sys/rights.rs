@@ -51,7 +51,10 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
         let mut header = libc::CMSG_FIRSTHDR(&raw const message);
         while let Some(this) = header.as_ref() {
             if (this.cmsg_level, this.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let count = (this.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+                // Of another type by each C library.
+                #[allow(clippy::unnecessary_cast, reason = "glibc's is a usize, musl's is none")]
+                let length = this.cmsg_len as usize;
+                let count = length.saturating_sub(libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
                 let numbers = libc::CMSG_DATA(header).cast::<RawFd>();
                 descriptors.extend((0..count).map(|index| OwnedFd::from_raw_fd(numbers.add(index).read_unaligned())));
             }
