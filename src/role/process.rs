@@ -36,7 +36,7 @@ const PROVEN_WITHIN: Duration = Duration::from_secs(2);
 
 /// After the first of these nothing of most starts goes on; after the second nothing of a slow one, whose last threads for
 /// calls that block tokio has ended by then.
-const SETTLED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(12)];
+pub(super) const SETTLED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(12)];
 
 /// How long the wait for the other container is nothing to tell of.
 const QUIET: Duration = Duration::from_secs(3);
@@ -123,10 +123,10 @@ async fn serve(
     workload.record_start(&running, events);
     reports.send(&Report::Started { pid: running.pid }).await.map_err(gone)?;
     readiness.send_replace(admin::Readiness::Ready);
+    memory::release_pages_of_files_after(&SETTLED);
     let code = tokio::select! {
         code = workload.attend(running, door, environment, events) => code?,
         lost = &mut followed => return Err(gone(lost)),
-        never = shrink() => match never {},
     };
     drop(followed);
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
@@ -174,16 +174,6 @@ fn orders(workload: &Workload, state: &State, events: &Events) -> Result<(Orders
         sockets: Sockets::All,
     };
     workload.orders(identity, grants, surroundings)
-}
-
-/// Gives back what only the start needed, once the start is over.
-pub(super) async fn shrink() -> Infallible {
-    for time in SETTLED {
-        tokio::time::sleep(time).await;
-        // What is not given back is memory, and nothing else.
-        let _ = memory::release_pages_of_files();
-    }
-    std::future::pending().await
 }
 
 /// Does what `network` says while the workload runs; returns when it says nothing more.

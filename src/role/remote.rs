@@ -19,6 +19,7 @@ use crate::egress::remote::{Remote, RemoteSettings};
 use crate::event::{Events, Severity, admin};
 use crate::policy::host::Host;
 use crate::policy::{self, Policy};
+use crate::sys::memory;
 use crate::workload::environment::Recipe;
 use crate::workload::{Orders, launch, trust};
 
@@ -178,10 +179,8 @@ async fn serve(plan: Plan, admin_listener: Option<TcpListener>, events: &Events)
     let running = prepared.go().await?;
     plan.workload.record_start(&running, events);
     readiness.send_replace(admin::Readiness::Ready);
-    let code = tokio::select! {
-        code = plan.workload.attend(running, door, plan.environment, events) => code?,
-        never = process::shrink() => match never {},
-    };
+    memory::release_pages_of_files_after(&process::SETTLED);
+    let code = plan.workload.attend(running, door, plan.environment, events).await?;
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
     plan.workload.record_end(code, events);
     Ok(code)

@@ -4,10 +4,14 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::libc;
+
+/// Enough to read a file and look through it.
+const SETTLING_STACK: usize = 64 << 10;
 
 /// A mapping that nobody can change or shorten.
 #[derive(Debug)]
@@ -74,6 +78,19 @@ pub fn release_pages_of_files() -> io::Result<()> {
         unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_DONTNEED) };
     }
     Ok(())
+}
+
+/// Has that done after each of `times`, one after the other, by a thread that does nothing else: whoever does it himself goes
+/// on, and what he needs to do so comes back, which is half of it where he only waits afterwards. Without the thread
+/// nothing is given back, and that is memory and nothing else.
+pub fn release_pages_of_files_after(times: &'static [Duration]) {
+    let wait = move || {
+        for time in times {
+            std::thread::sleep(*time);
+            let _ = release_pages_of_files();
+        }
+    };
+    let _ = std::thread::Builder::new().name("settle".to_owned()).stack_size(SETTLING_STACK).spawn(wait);
 }
 
 /// Ranges of a proc_pid_smaps(5) whose pages are those of a file.

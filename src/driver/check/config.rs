@@ -101,9 +101,10 @@ fn spiffe(path: &str, problems: &Problems) {
 /// As the role takes it: a path, or a name in the abstract space.
 fn door(place: &str, problems: &Problems) {
     let named = place.strip_prefix('@').is_some_and(|name| !name.is_empty());
-    let sound = (named || shape::is_plain_path(place)) && place.len() <= SOCKET_ADDRESS;
     // The kubelet would expand what begins with a dollar.
-    if !place.is_empty() && !(sound && place.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$')) {
+    let plain = place.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$');
+    let sound = (named || shape::is_plain_path(place)) && plain && place.len() <= SOCKET_ADDRESS;
+    if !(sound || place.is_empty()) {
         let expected = format!("an absolute path or @NAME, of at most {SOCKET_ADDRESS} letters without spaces and $");
         problems.with("ssh_socket_path", place, expected, "give one, or an empty string to let nobody in");
     }
