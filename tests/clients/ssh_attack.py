@@ -45,6 +45,8 @@ def alive(transport):
 
 def half_open(door):
     """So many that say nothing, and as many that stop in the middle of the keys, up to the bound, and one more."""
+    # Those of the attack before keep their places until they have been told that they leave, for 5 s at most.
+    time.sleep(6)
     kept = []
     for index in range(128):
         stream = knock(door)
