@@ -98,8 +98,8 @@ fn a_kubelets_runtime_starts_no_sandbox_that_cannot_be_fenced_and_says_why() {
         println!("{:?}: {refusal}", begun.elapsed());
         assert!(refusal.message.contains("failed to setup network for sandbox"), "{refusal}");
         assert!(refusal.message.contains(told), "{told}: {refusal}");
-        // Well inside of the two minutes that the kubelet allows, and nothing of it is left.
-        assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+        // Within half of the two minutes that the kubelet allows, and nothing of it is left.
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
         assert_eq!((containerd.addresses(), containerd.cri().list().expect("a list")), (0, vec![]), "{told}");
         containerd.end(&containerd.run(OTHER_POD));
         whole();
