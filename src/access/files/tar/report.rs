@@ -33,7 +33,7 @@ impl<'w> Report<'w> {
     }
 }
 
-/// Lines about members of a directory, each with whose directory that is before it: `sandbox:/work/notes.md: …`.
+/// Lines about members of a directory, each with whose directory that is before it: `sandbox:/sandbox/notes.md: …`.
 pub struct Placed<W> {
     to: W,
     place: Vec<u8>,
