@@ -204,7 +204,7 @@ fn a_long_line_of_processes_ends_with_its_supervisors() {
     let deep = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nleft = int(sys.argv[1])\nif left: \
                 os.posix_spawn(\"/usr/bin/python3\", [\"python3\", \"-c\", sys.orig_argv[2], str(left - 1)], os.environ)\n\
                 time.sleep(7654322)";
-    let mut process = agent(&pod, &format!("exec python3 -c '{deep}' 299"));
+    let mut process = agent(&pod, &format!("exec python3 -c '{deep}' 300"));
     eventually("the line stands", || pod.running("7654322") >= 300);
     signal(child_of(&network), Signal::SIGKILL);
     assert_eq!(process.wait_within(COUPLED).and_then(|status| status.code()), Some(125));
