@@ -1,7 +1,8 @@
-//! What reaching into a sandbox costs, against OpenSSH's sshd in the same run, by the same client, each in turn; and
+//! What reaching into a sandbox costs, against OpenSSH's sshd in the same run, by the same clients, each in turn; and
 //! `podman exec` for one command.
 //!
-//! `cargo bench --bench access [-- [QUICK] [EXECUTABLE]]`; needs root, iproute2, OpenSSH and, for its line, podman.
+//! `cargo bench --bench access [-- [QUICK] [EXECUTABLE]]`; needs root, iproute2, OpenSSH, what `.ci/run` installs for Python
+//! and, for its line, podman.
 //! EXECUTABLE is measured in the place of the one that was built.
 
 #[path = "../tests/kubernetes/mod.rs"]
@@ -31,6 +32,9 @@ const AT_ONCE: usize = 50;
 
 /// Where sshd listens, in the machine of the world.
 const PORT: &str = "2222";
+
+/// The language of both servers' commands: a shell that is told one reads a dozen files more than one that is not.
+const LANGUAGE: &str = "C.UTF-8";
 
 /// Sends as many zeros as it is told to whoever connects, and prints its port.
 const SOURCE: &str = "import socket, sys\ns = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); piece = \
@@ -81,7 +85,7 @@ impl<'w> Scene<'w> {
         let settings = format!(
             "Port {PORT}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\n\
              PermitRootLogin prohibit-password\nMaxStartups 200\nMaxSessions 200\nUseDNS no\nSubsystem sftp /usr/lib/openssh/sftp-server\n\
-             SetEnv HOME=/nonexistent\n",
+             SetEnv HOME=/nonexistent LANG={LANGUAGE}\n",
             self.path("host").display(),
             self.path("user.pub").display(),
         );
@@ -106,6 +110,7 @@ impl<'w> Scene<'w> {
             command.arg("--ssh-socket-path").arg(self.path("door"));
         }
         command.args(["--", "sleep", "100000"]).current_dir("/").stdin(Stdio::null()).stderr(Stdio::null());
+        command.env_remove("LC_ALL").env("LANG", LANGUAGE);
         Daemon::spawn(command)
     }
 
@@ -206,6 +211,23 @@ fn print(what: &str, sshd: Option<[f64; 2]>, ours: Option<[f64; 2]>, mark: &str)
     println!("{what:<50} {} {}   {mark}", shown(sshd), shown(ours));
 }
 
+/// By a client that stays: what the server takes, and no start of a client.
+fn latency(scene: &Scene<'_>, runs: usize) {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut client = scene.world.machine_program("/usr/bin/python3");
+    client.env("PYTHONPATH", project.join("target/tools/python")).arg(project.join("tests/clients/ssh_latency.py"));
+    client.arg(scene.path("door")).args(["127.0.0.1", PORT]).arg(scene.path("user")).arg(runs.to_string());
+    let output = client.output().expect("python3");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut figures = text.lines().map(|line| {
+        let mut of = line.split(' ').map(|figure| figure.parse().expect("a figure"));
+        [of.next().expect("a median"), of.next().expect("a best")]
+    });
+    let what = "/bin/true on an open connection, by paramiko [ms]";
+    print(what, figures.next(), figures.next(), "10, and no more than sshd's");
+}
+
 fn commands(scene: &Scene<'_>, runs: usize) {
     let masters = [scene.shared(Sshd), scene.shared(Ours)];
     let (sshd, ours) = in_turn(runs, |server| {
@@ -213,12 +235,7 @@ fn commands(scene: &Scene<'_>, runs: usize) {
         ssh.arg("-S").arg(&masters[usize::from(matches!(server, Ours))].1).args(["box", "/bin/true"]);
         succeed(ssh)
     });
-    print(
-        "/bin/true on an open connection [ms]",
-        Some(sshd.milliseconds()),
-        Some(ours.milliseconds()),
-        "10, and no more than sshd's",
-    );
+    print("the same by `ssh`, which starts each time [ms]", Some(sshd.milliseconds()), Some(ours.milliseconds()), "");
     let (sshd, ours) = in_turn(runs / 4, |server| {
         let mut ssh = scene.ssh(server);
         ssh.args(["box", "/bin/true"]);
@@ -350,7 +367,8 @@ fn main() {
     let (runs, megabytes) = if quick { (20, 256) } else { (200, 1024) };
     let world = World::new();
     let mut scene = Scene::new(&world, executable);
-    println!("{:<50} {:>9} {:>9} {:>9} {:>9}   mark", "by OpenSSH's client: median and best", "sshd", "", "ours", "");
+    println!("{:<50} {:>9} {:>9} {:>9} {:>9}   mark", "median and best", "sshd", "", "ours", "");
+    latency(&scene, 10 * runs);
     commands(&scene, runs);
     by_podman(&world, runs / 4);
     forwards(&scene, megabytes, 3);

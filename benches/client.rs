@@ -54,6 +54,7 @@ pub fn main(arguments: &[String]) {
         "tls-requests" => inside::requests(&way, number(3), Duration::from_secs(number(4))),
         "tls-connections" => inside::connections(&way, number(3), Duration::from_secs(number(4))),
         "tls-streams" => inside::streams(&way, number(3), Duration::from_secs(number(4))),
+        "tls-kept" => inside::kept(&way, number(3), Duration::from_secs(number(4))),
         "idle" => idle(&way, number(3)),
         other => panic!("no load {other:?}"),
     }

@@ -311,6 +311,8 @@ impl Bench {
             ("requests, 8 connections", "/s", "per_second", "tls-requests", "8"),
             ("request, one connection, p50", "ms", "p50_ms", "tls-requests", "1"),
             ("new connections, 8 clients", "/s", "per_second", "tls-connections", "8"),
+            // The same library sends both, in one thread: what differs is the protocol.
+            ("HTTP/1.1, 100 connections", "/s", "per_second", "tls-kept", "100"),
             ("HTTP/2, one connection, 100 streams", "/s", "per_second", "tls-streams", "100"),
         ] {
             let of = |figures: Value| figures[key].as_f64().expect("a figure");

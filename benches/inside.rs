@@ -6,13 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Empty};
-use hyper::Request;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::header::HOST;
+use hyper::http::request::Builder;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::client::Way;
 
@@ -113,34 +117,78 @@ pub fn connections(way: &Way, clients: u64, length: Duration) {
 
 /// Requests over HTTP/2, `streams` at a time on one connection.
 pub fn streams(way: &Way, streams: u64, length: Duration) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
-    runtime.block_on(async {
-        let stream = way.open();
-        stream.set_nonblocking(true).expect("nonblocking");
-        let stream = tokio::net::TcpStream::from_std(stream).expect("stream");
-        let connector = TlsConnector::from(trusting(b"h2", true));
-        let stream = connector.connect(ServerName::from(way.origin.ip()), stream).await.expect("TLS");
-        let (sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+    alone(async {
+        let stream = connect(way, b"h2").await;
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
         tokio::spawn(connection);
-        let end = Instant::now() + length;
-        let started = Instant::now();
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..streams {
-            let (mut sender, uri) = (sender.clone(), format!("https://{}/1k", way.origin));
-            tasks.spawn(async move {
+        let senders = (0..streams).map(|_| sender.clone()).collect();
+        let request = Request::get(format!("https://{}/1k", way.origin));
+        over_and_over(request, senders, length, async |sender, request| sender.send_request(request).await).await;
+    });
+}
+
+/// The same by the same library, on a connection each.
+pub fn kept(way: &Way, connections: u64, length: Duration) {
+    alone(async {
+        let mut senders = Vec::new();
+        for _ in 0..connections {
+            let (sender, connection) = http1::handshake(connect(way, b"http/1.1").await).await.expect("HTTP/1.1");
+            tokio::spawn(connection);
+            senders.push(sender);
+        }
+        let request = Request::get("/1k").header(HOST, way.origin.to_string());
+        over_and_over(request, senders, length, async |sender, request| sender.send_request(request).await).await;
+    });
+}
+
+/// In one thread.
+fn alone(load: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime").block_on(load);
+}
+
+async fn connect(way: &Way, protocol: &[u8]) -> TokioIo<TlsStream<tokio::net::TcpStream>> {
+    let stream = way.open();
+    stream.set_nodelay(true).expect("nodelay");
+    stream.set_nonblocking(true).expect("nonblocking");
+    let stream = tokio::net::TcpStream::from_std(stream).expect("stream");
+    let connector = TlsConnector::from(trusting(protocol, true));
+    TokioIo::new(connector.connect(ServerName::from(way.origin.ip()), stream).await.expect("TLS"))
+}
+
+type Asked = Request<Empty<Bytes>>;
+
+/// The same request by each of the senders, one after the other.
+async fn over_and_over<S: 'static>(
+    request: Builder,
+    senders: Vec<S>,
+    length: Duration,
+    ask: impl AsyncFn(&mut S, Asked) -> hyper::Result<Response<Incoming>> + Copy + 'static,
+) {
+    let request = request.body(Empty::new()).expect("a request");
+    let (started, end) = (Instant::now(), Instant::now() + length);
+    let tasks = tokio::task::LocalSet::new();
+    let all: Vec<_> = senders
+        .into_iter()
+        .map(|mut sender| {
+            let request = request.clone();
+            tasks.spawn_local(async move {
                 let mut count = 0_u64;
                 while Instant::now() < end {
-                    let request = Request::get(&uri).body(Empty::<Bytes>::new()).expect("a request");
-                    let response = sender.send_request(request).await.expect("an answer");
+                    let response = ask(&mut sender, request.clone()).await.expect("an answer");
                     assert_eq!(response.status(), 200);
                     response.into_body().collect().await.expect("a body");
                     count += 1;
                 }
                 count
-            });
+            })
+        })
+        .collect();
+    let total = tasks.run_until(async {
+        let mut total = 0;
+        for task in all {
+            total += task.await.expect("a client");
         }
-        let total: u64 = tasks.join_all().await.into_iter().sum();
-        println!("{{\"per_second\":{:.0}}}", total as f64 / started.elapsed().as_secs_f64());
+        total
     });
+    println!("{{\"per_second\":{:.0}}}", total.await as f64 / started.elapsed().as_secs_f64());
 }

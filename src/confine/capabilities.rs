@@ -58,8 +58,12 @@ pub(super) fn prepare_drop() -> Result<Dropped, CapabilityError> {
     clear_ambient().or_else(unsupported).map_err(call("prctl(PR_CAP_AMBIENT_CLEAR_ALL)"))?;
     let can = held.effective & (1 << CAP_SETPCAP) != 0;
     if can {
-        for capability in known() {
-            unbound(capability).map_err(call("prctl(PR_CAPBSET_DROP)"))?;
+        for capability in 0..CAPABILITIES {
+            match unbound(capability) {
+                // The first number that the kernel does not know.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
+                dropped => dropped.map_err(call("prctl(PR_CAPBSET_DROP)"))?,
+            }
         }
         // Not NO_SETUID_FIXUP: the change of uid that follows is to clear the sets.
         set_securebits(SECBIT_NOROOT | SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_AMBIENT)

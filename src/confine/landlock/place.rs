@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 
 /// Links followed on the way to one place; the kernel's own bound (path_resolution(7)).
@@ -18,10 +19,19 @@ const LINKS: usize = 40;
 /// # Errors
 /// What the calls answered; `PermissionDenied` with the link for one that is refused.
 pub(super) fn open(path: &Path, writable: &[PathBuf]) -> io::Result<OwnedFd> {
+    match open_without_links(path) {
+        Err(Errno::ELOOP) => {}
+        opened => return Ok(opened?),
+    }
     let resolved = resolve(path, writable)?;
     // No link is left in it. If one appears now, somebody is racing us.
+    Ok(open_without_links(&resolved)?)
+}
+
+/// Answers `ELOOP` where there is a link on the way, or at its end (openat2(2)).
+fn open_without_links(path: &Path) -> Result<OwnedFd, Errno> {
     let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-    Ok(openat2(AT_FDCWD, &resolved, how)?)
+    openat2(AT_FDCWD, path, how)
 }
 
 fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
@@ -51,7 +61,7 @@ fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
         }
         links += 1;
         if links > LINKS {
-            return Err(nix::errno::Errno::ELOOP.into());
+            return Err(Errno::ELOOP.into());
         }
         let target = next.read_link()?;
         if target.is_absolute() {

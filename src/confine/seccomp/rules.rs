@@ -9,7 +9,7 @@ use nix::libc::{self, c_long};
 use super::{Answer, Profile};
 
 /// A condition on one argument of a call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     /// Low 32 bits equal: what the kernel reads of an `int`, so that bits above cannot dodge the comparison.
     Is(u8, u32),
@@ -19,10 +19,10 @@ pub(super) enum Test {
     Above(u8, u32),
     /// Low 32 bits below.
     Below(u8, u32),
-    /// All bits of the mask are set.
-    Has(u8, u64),
-    /// The bits under a mask have this value.
-    Under(u8, u64, u64),
+    /// All these bits of the low 32 are set.
+    Has(u8, u32),
+    /// The bits of the low 32 that are under a mask have this value.
+    Under(u8, u32, u32),
 }
 
 /// Calls refused for one reason.
@@ -36,26 +36,26 @@ pub(super) struct Group {
     pub profiles: &'static [Profile],
     /// Calls.
     pub calls: &'static [c_long],
-    /// Alternatives, each a conjunction; none at all refuses the call whatever its arguments.
+    /// Alternatives, each a conjunction; an empty one refuses the call whatever its arguments.
     pub when: &'static [&'static [Test]],
 }
 
 const ALL: &[Profile] = &[Profile::Baseline, Profile::Strict, Profile::Gpu];
 const STRICT: &[Profile] = &[Profile::Strict];
-const ALWAYS: &[&[Test]] = &[];
+const ALWAYS: &[&[Test]] = &[&[]];
 
 // Flags of clone(2) and unshare(2) that make a namespace. CLONE_NEWTIME shares its bit with clone's exit signal, so it
 // exists for unshare alone.
 const NEW_NAMESPACE: &[&[Test]] = &[
-    &[Test::Has(0, libc::CLONE_NEWNS as u64)],
-    &[Test::Has(0, libc::CLONE_NEWCGROUP as u64)],
-    &[Test::Has(0, libc::CLONE_NEWUTS as u64)],
-    &[Test::Has(0, libc::CLONE_NEWIPC as u64)],
-    &[Test::Has(0, libc::CLONE_NEWUSER as u64)],
-    &[Test::Has(0, libc::CLONE_NEWPID as u64)],
-    &[Test::Has(0, libc::CLONE_NEWNET as u32 as u64)],
+    &[Test::Has(0, libc::CLONE_NEWNS as u32)],
+    &[Test::Has(0, libc::CLONE_NEWCGROUP as u32)],
+    &[Test::Has(0, libc::CLONE_NEWUTS as u32)],
+    &[Test::Has(0, libc::CLONE_NEWIPC as u32)],
+    &[Test::Has(0, libc::CLONE_NEWUSER as u32)],
+    &[Test::Has(0, libc::CLONE_NEWPID as u32)],
+    &[Test::Has(0, libc::CLONE_NEWNET as u32)],
 ];
-const CLONE_NEWTIME: u64 = 0x80;
+const CLONE_NEWTIME: u32 = 0x80;
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
@@ -68,9 +68,9 @@ const TCP: u32 = libc::IPPROTO_TCP as u32;
 const UDP: u32 = libc::IPPROTO_UDP as u32;
 
 /// `SOCK_TYPE_MASK` in the kernel: the type proper, below SOCK_NONBLOCK and SOCK_CLOEXEC.
-const TYPE: u64 = 0xf;
-const RAW: u64 = libc::SOCK_RAW as u64;
-const DATAGRAM: u64 = libc::SOCK_DGRAM as u64;
+const TYPE: u32 = 0xf;
+const RAW: u32 = libc::SOCK_RAW as u32;
+const DATAGRAM: u32 = libc::SOCK_DGRAM as u32;
 
 /// Of setpriority(2), whose type C libraries disagree on.
 const PRIO_USER: u32 = 2;
@@ -114,7 +114,7 @@ pub(super) const GROUPS: &[Group] = &[
         answer: Answer::NotPermitted,
         profiles: ALL,
         calls: &[libc::SYS_clone],
-        when: &[&[Test::Under(0, (libc::CLONE_FILES | libc::CLONE_THREAD) as u64, libc::CLONE_FILES as u64)]],
+        when: &[&[Test::Under(0, (libc::CLONE_FILES | libc::CLONE_THREAD) as u32, libc::CLONE_FILES as u32)]],
     },
     Group {
         reason: "a new time namespace, for the same reason",
@@ -180,7 +180,7 @@ pub(super) const GROUPS: &[Group] = &[
         answer: Answer::NotPermitted,
         profiles: ALL,
         calls: &[libc::SYS_execveat],
-        when: &[&[Test::Has(4, libc::AT_EMPTY_PATH as u64)]],
+        when: &[&[Test::Has(4, libc::AT_EMPTY_PATH as u32)]],
     },
     Group {
         reason: "a handle opens a file past every directory on its path",
