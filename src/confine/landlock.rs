@@ -9,7 +9,7 @@ mod place;
 
 use std::fs::File;
 use std::io::IsTerminal;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::{Compatibility, Filesystem};
 use crate::sys::process::landlock_abi;
+use crate::sys::tty;
 
 /// From this ABI on everything that the policy says can be enforced: truncation (3), device ioctls (5), abstract
 /// sockets and signals (6). Later ones add rights that are used where they exist.
@@ -288,15 +289,7 @@ pub fn enclose_signals() -> Result<bool, LandlockError> {
 
 /// Descriptors of the standard streams that are terminals.
 fn terminals() -> impl Iterator<Item = OwnedFd> {
-    let (input, output, error) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    let clone = |terminal: bool, fd: BorrowedFd<'_>| fd.try_clone_to_owned().ok().filter(|_| terminal);
-    [
-        clone(input.is_terminal(), input.as_fd()),
-        clone(output.is_terminal(), output.as_fd()),
-        clone(error.is_terminal(), error.as_fd()),
-    ]
-    .into_iter()
-    .flatten()
+    tty::standard_streams().into_iter().filter(IsTerminal::is_terminal).filter_map(|fd| fd.try_clone_to_owned().ok())
 }
 
 /// The kernel refuses rights that only make sense for directories on anything else.

@@ -9,6 +9,14 @@ use nix::fcntl::OFlag;
 use nix::libc;
 use nix::pty::Winsize;
 
+/// Standard input, output and error, without the buffers that [`std::io::stdin`] and its like make for them.
+#[must_use]
+pub fn standard_streams() -> [BorrowedFd<'static>; 3] {
+    // SAFETY: nothing here owns these three, so nothing closes them behind the borrower; where one was closed from the start,
+    // the kernel answers EBADF.
+    [0, 1, 2].map(|number| unsafe { BorrowedFd::borrow_raw(number) })
+}
+
 /// Opens a new terminal of the devpts that `/dev/ptmx` leads to, unlocked: its master side, and its own.
 ///
 /// # Errors

@@ -80,16 +80,36 @@ impl Note {
     }
 }
 
-/// Confines the calling process as `orders` say and execs the first of `commands` that can be. Comes back only with the
-/// reason why none of them, which has then been written to `pipe` too.
+/// What is the same for all that an init starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Confinement<'o> {
+    /// Whose identity, grants and limits hold.
+    pub orders: &'o Orders,
+    /// The system-call filter that they ask for.
+    pub filter: &'o Filter,
+}
+
+/// What is to run, and in what surroundings.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'s> {
+    /// Programs with their arguments, the first of which that can be executed is the one.
+    pub commands: &'s [Vec<CString>],
+    /// The whole environment.
+    pub environment: &'s [CString],
+    /// Directory to start in.
+    pub workdir: Option<&'s Path>,
+}
+
+/// Confines the calling process and execs the first of the commands that can be. Comes back only with the reason why none of
+/// them, which has then been written to `pipe` too.
 ///
 /// The order matters. Granted paths are opened and limits raised while privilege lasts; the working directory is
 /// entered with the workload's own rights; the filter comes last, since it refuses what earlier steps need.
-pub fn become_workload(orders: &Orders, commands: &[Vec<CString>], plan: Plan, mut pipe: impl Write) -> Failure {
-    let failure = confine(orders, plan, &mut pipe).err().unwrap_or_else(|| {
+pub fn become_workload(confinement: Confinement<'_>, start: Start<'_>, plan: Plan, mut pipe: impl Write) -> Failure {
+    let failure = confine(confinement, start.workdir, plan, &mut pipe).err().unwrap_or_else(|| {
         let mut refused = Failure::new(exit::NOT_FOUND, "the command is empty".to_owned());
-        for command in commands {
-            refused = exec(command, &orders.environment);
+        for command in start.commands {
+            refused = exec(command, start.environment);
         }
         refused
     });
@@ -98,13 +118,19 @@ pub fn become_workload(orders: &Orders, commands: &[Vec<CString>], plan: Plan, m
     failure
 }
 
-/// Confines the calling process in the same way, and goes on in this executable: `own` is what runs instead of a program.
-/// What it returns is the exit code.
+/// Confines the calling process in the same way, and goes on in this executable: `own` is what runs instead of a program, in
+/// `workdir`. What it returns is the exit code.
 ///
 /// # Errors
 /// Why it does not run, which has been written to `pipe` too.
-pub fn become_own(orders: &Orders, plan: Plan, mut pipe: impl Write, own: impl FnOnce() -> u8) -> Result<u8, Failure> {
-    let confined = confine(orders, plan, &mut pipe);
+pub fn become_own(
+    confinement: Confinement<'_>,
+    workdir: Option<&Path>,
+    plan: Plan,
+    mut pipe: impl Write,
+    own: impl FnOnce() -> u8,
+) -> Result<u8, Failure> {
+    let confined = confine(confinement, workdir, plan, &mut pipe);
     if let Err(failure) = &confined {
         Note::Failed(failure.clone()).tell(&mut pipe);
     }
@@ -116,17 +142,21 @@ pub fn become_own(orders: &Orders, plan: Plan, mut pipe: impl Write, own: impl F
 }
 
 /// Gives up everything, up to the standard streams and what closes on exec.
-fn confine(orders: &Orders, plan: Plan, pipe: &mut impl Write) -> Result<(), Failure> {
+fn confine(
+    Confinement { orders, filter }: Confinement<'_>,
+    workdir: Option<&Path>,
+    plan: Plan,
+    pipe: &mut impl Write,
+) -> Result<(), Failure> {
     terminal::join(plan)
         .map_err(|error| Failure::setup(format!("cannot give the workload a job of its own: {error}")))?;
     process::default_dispositions();
     orders.limits.apply().map_err(Failure::setup)?;
     let ruleset = landlock::prepare(&orders.grants).map_err(Failure::setup)?;
-    let filter = Filter::compile(orders.seccomp, orders.sockets).map_err(Failure::setup)?;
     let dropped = identity::drop(&orders.identity).map_err(Failure::setup)?;
     // A change of ids clears it (prctl(2)), so it comes after.
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(Failure::setup)?;
-    enter(orders.workdir.as_deref())?;
+    enter(workdir)?;
     prctl::set_no_new_privs().map_err(Failure::setup)?;
     let landlock = ruleset.restrict().map_err(Failure::setup)?;
     process::close_on_exec_from(FIRST_OF_OTHERS).map_err(Failure::setup)?;

@@ -15,10 +15,11 @@ use nix::unistd::{Pid, pipe2};
 use serde::{Deserialize, Serialize};
 
 use super::Orders;
-use super::child::{Note, become_own, become_workload};
+use super::child::{Confinement, Note, Start, become_own, become_workload};
 use super::control::{Descriptors, Ending, Failure, GuestStep};
 use super::standard::{Shape, Standard, Streams};
 use super::terminal::Plan;
+use crate::confine::seccomp::Filter;
 use crate::sys::process::{self, Side};
 
 /// Largest task: as the orders, of which it is a part ([`super::sealed`]).
@@ -72,8 +73,10 @@ impl Task {
     }
 
     fn read(from: OwnedFd) -> io::Result<Self> {
-        let mut bytes = Vec::new();
-        File::from(from).take(TASK_LIMIT).read_to_end(&mut bytes)?;
+        let file = File::from(from);
+        let length = file.metadata()?.len().min(TASK_LIMIT);
+        let mut bytes = Vec::with_capacity(length as usize);
+        file.take(length).read_to_end(&mut bytes)?;
         Ok(serde_json::from_slice(&bytes)?)
     }
 }
@@ -101,17 +104,18 @@ pub(super) type Told = (u64, GuestStep, Vec<OwnedFd>);
 pub(super) struct Guests {
     /// What confines them; `None` where the sandbox takes none.
     orders: Option<Orders>,
+    filter: Filter,
     own: Own,
     all: Vec<Guest>,
 }
 
 impl Guests {
     /// `enclosed` says whether the init, and with it they all, are in a domain that signals do not leave.
-    pub(super) fn new(mut orders: Orders, own: Own, enclosed: bool) -> Self {
+    pub(super) fn new(mut orders: Orders, filter: Filter, own: Own, enclosed: bool) -> Self {
         orders.grants.signals_enclosed = enclosed;
         // The certificates have been put where they belong.
         let orders = orders.guests.then_some(Orders { isolation: None, ..orders });
-        Self { orders, own, all: Vec::new() }
+        Self { orders, filter, own, all: Vec::new() }
     }
 
     pub(super) fn are_taken(&self) -> bool {
@@ -135,7 +139,10 @@ impl Guests {
             standard.make(&orders.identity)?.ok_or_else(|| Failure::setup("a guest inherits no streams"))?;
         let (notes, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| Failure::setup(format!("pipe: {error}")))?;
         let pid = match process::fork().map_err(setup("fork"))? {
-            Side::Child => process::exit_now(run(orders, task, &streams, writer, self.own)),
+            Side::Child => {
+                let confinement = Confinement { orders, filter: &self.filter };
+                process::exit_now(run(confinement, &task, &streams, writer, self.own))
+            }
             Side::Parent(pid) => pid,
         };
         let ours = std::mem::take(&mut streams.ours);
@@ -199,7 +206,7 @@ impl Guests {
 }
 
 /// In the child. The exit code is read by nobody: the note in `writer` is.
-fn run(orders: &Orders, task: Task, streams: &Streams, writer: OwnedFd, own: Own) -> u8 {
+fn run(confinement: Confinement<'_>, task: &Task, streams: &Streams, writer: OwnedFd, own: Own) -> u8 {
     let mut writer = File::from(writer);
     if let Err(failure) = streams.take_on() {
         let code = failure.code;
@@ -207,15 +214,14 @@ fn run(orders: &Orders, task: Task, streams: &Streams, writer: OwnedFd, own: Own
         return code;
     }
     let plan = if task.terminal.is_some() { Plan::Owner } else { Plan::Detached };
-    let orders = Orders {
-        environment: task.environment,
-        workdir: task.workdir.or_else(|| orders.workdir.clone()),
-        ..orders.clone()
-    };
+    let environment = task.environment.as_slice();
+    // Nothing is copied between fork and exec: each page that is written to is copied first.
+    let workdir = task.workdir.as_deref().or(confinement.orders.workdir.as_deref());
     match &task.program {
-        Program::Image(commands) => become_workload(&orders, commands, plan, writer).code,
-        Program::Own(words) => {
-            become_own(&orders, plan, writer, || own(words, &orders.environment)).unwrap_or_else(|failure| failure.code)
+        Program::Image(commands) => {
+            become_workload(confinement, Start { commands, environment, workdir }, plan, writer).code
         }
+        Program::Own(words) => become_own(confinement, workdir, plan, writer, || own(words, environment))
+            .unwrap_or_else(|failure| failure.code),
     }
 }

@@ -22,13 +22,14 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, tcsetpgrp};
 
 use super::Orders;
-use super::child::{Note, become_workload};
+use super::child::{Confinement, Note, Start, become_workload};
 use super::control::{Control, Descriptors, Ending, Failure, GuestStep, Layout, Report, Request};
 use super::guest::{Guests, Own};
 use super::standard::Streams;
 use super::terminal::Plan;
 use crate::confine::capabilities::{self, Duties};
 use crate::confine::landlock;
+use crate::confine::seccomp::Filter;
 use crate::netns::{self, Handover};
 use crate::sys::memory;
 use crate::sys::process::{self, End, Side};
@@ -51,6 +52,7 @@ pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Hando
     let own_processes = orders.isolation.as_ref().is_some_and(|isolation| isolation.namespaces.pid);
     let processes = if own_processes { Some(netns::mounts::private_proc().map_err(proc_refused)?) } else { None };
     offer(control, handover, processes).map_err(|error| Failure::setup(format!("control socket: {error}")))?;
+    let filter = Filter::compile(orders.seccomp, orders.sockets).map_err(Failure::setup)?;
     match control.receive::<Request>() {
         Ok(Some((Request::Go, _))) => {}
         // The supervisor gave up or is gone, and waits for no report.
@@ -72,8 +74,13 @@ pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Hando
                 Note::Failed(failure).tell(&mut writer);
                 process::exit_now(code);
             }
-            let command = std::slice::from_ref(&orders.command);
-            process::exit_now(become_workload(&orders, command, plan, writer).code)
+            let confinement = Confinement { orders: &orders, filter: &filter };
+            let start = Start {
+                commands: std::slice::from_ref(&orders.command),
+                environment: &orders.environment,
+                workdir: orders.workdir.as_deref(),
+            };
+            process::exit_now(become_workload(confinement, start, plan, writer).code)
         }
         Side::Parent(workload) => workload,
     };
@@ -81,7 +88,7 @@ pub fn run(control: &Control, orders: Orders, plan: Plan, handover: Option<Hando
     // The workload has its own, and the supervisor is to see their end.
     let ours = streams.map(|streams| streams.ours).unwrap_or_default();
     let grace = orders.grace;
-    let guests = Guests::new(orders, own, enclosed);
+    let guests = Guests::new(orders, filter, own, enclosed);
     let failed = |error: Failure| {
         let _ = kill(workload, Signal::SIGKILL);
         error

@@ -1,7 +1,7 @@
 //! The system-call filter (seccomp(2)): [`rules`] compiled to a [`program`] and installed for good.
 //!
-//! Compiled in the child at every start rather than kept: it costs a fraction of a millisecond, and the table stays
-//! the only description.
+//! Compiled at every start of a sandbox rather than kept in a file: it costs a fraction of a millisecond, and the table stays the
+//! only description.
 
 mod program;
 mod rules;

@@ -22,6 +22,7 @@ const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const IF_ABOVE: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
+const IF_ANY: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 
 const NUMBER: usize = std::mem::offset_of!(libc::seccomp_data, nr);
@@ -128,6 +129,7 @@ fn check(test: &Test, skipped: u8) -> BpfProgram {
         Test::Not(argument, value) => vec![low(argument), branch(IF_EQUAL, value, skipped, 0)],
         Test::Above(argument, value) => vec![low(argument), branch(IF_ABOVE, value, 0, skipped)],
         Test::Below(argument, value) => vec![low(argument), branch(IF_AT_LEAST, value, skipped, 0)],
+        Test::Any(argument, bits) => vec![low(argument), branch(IF_ANY, bits, 0, skipped)],
         Test::Has(argument, bits) => check(&Test::Under(argument, bits, bits), skipped),
         Test::Under(argument, mask, value) => {
             vec![low(argument), statement(AND, mask), branch(IF_EQUAL, value & mask, 0, skipped)]
@@ -189,6 +191,7 @@ mod tests {
                 RETURN => return (k, steps),
                 IF_EQUAL => accumulator == k,
                 IF_ABOVE => accumulator > k,
+                IF_ANY => accumulator & k != 0,
                 IF_AT_LEAST => accumulator >= k,
                 _ => panic!("the kernel would refuse {code:#x}"),
             };
@@ -209,6 +212,7 @@ mod tests {
                 Test::Not(argument, value) => low(argument) != value,
                 Test::Above(argument, value) => low(argument) > value,
                 Test::Below(argument, value) => low(argument) < value,
+                Test::Any(argument, bits) => low(argument) & bits != 0,
                 Test::Has(argument, bits) => low(argument) & bits == bits,
                 Test::Under(argument, mask, value) => low(argument) & mask == value,
             }

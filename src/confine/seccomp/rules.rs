@@ -19,6 +19,8 @@ pub(super) enum Test {
     Above(u8, u32),
     /// Low 32 bits below.
     Below(u8, u32),
+    /// At least one of these bits of the low 32 is set.
+    Any(u8, u32),
     /// All these bits of the low 32 are set.
     Has(u8, u32),
     /// The bits of the low 32 that are under a mask have this value.
@@ -46,15 +48,16 @@ const ALWAYS: &[&[Test]] = &[&[]];
 
 // Flags of clone(2) and unshare(2) that make a namespace. CLONE_NEWTIME shares its bit with clone's exit signal, so it
 // exists for unshare alone.
-const NEW_NAMESPACE: &[&[Test]] = &[
-    &[Test::Has(0, libc::CLONE_NEWNS as u32)],
-    &[Test::Has(0, libc::CLONE_NEWCGROUP as u32)],
-    &[Test::Has(0, libc::CLONE_NEWUTS as u32)],
-    &[Test::Has(0, libc::CLONE_NEWIPC as u32)],
-    &[Test::Has(0, libc::CLONE_NEWUSER as u32)],
-    &[Test::Has(0, libc::CLONE_NEWPID as u32)],
-    &[Test::Has(0, libc::CLONE_NEWNET as u32)],
-];
+const NEW_NAMESPACE: &[&[Test]] = &[&[Test::Any(
+    0,
+    (libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET) as u32,
+)]];
 const CLONE_NEWTIME: u32 = 0x80;
 
 const TIOCSTI: u32 = 0x5412;
