@@ -1,6 +1,8 @@
 //! Promises 30.5x: pods are reached through their container runtime, and images that hold next to nothing.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::json;
@@ -157,5 +159,99 @@ fn an_image_with_one_static_program_is_reached_and_needs_no_more() {
             assert!(up.status.success(), "{topology} {flag}: {}", text(&up.stderr));
             assert_eq!(reached.runs("cat /tmp/luggage").stdout, fs::read(&file).expect("a file"));
         }
+    }
+}
+
+/// What Debian takes to be no system without, as files: its essential packages and what these depend on, as they are installed
+/// on this machine.
+fn debian() -> BTreeSet<PathBuf> {
+    let query = |arguments: &[&str]| {
+        let output = Command::new("dpkg-query").args(arguments).output().expect("dpkg-query: these tests need Debian");
+        text(&output.stdout)
+    };
+    let known = query(&["-W", "-f", "${Package}\t${Essential}\t${Pre-Depends}, ${Depends}\n"]);
+    let packages: HashMap<&str, (bool, &str)> = known
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .filter_map(|(name, rest)| Some((name, rest.split_once('\t').map(|(flag, needs)| (flag == "yes", needs))?)))
+        .collect();
+    let mut ahead: Vec<&str> =
+        packages.iter().filter(|(_, (essential, _))| *essential).map(|(&name, _)| name).collect();
+    let mut wanted = BTreeSet::new();
+    while let Some(package) = ahead.pop() {
+        let Some((_, needs)) = packages.get(package) else { continue };
+        if wanted.insert(package) {
+            let names = needs.split([',', '|']).filter_map(|need| need.trim().split([' ', ':']).next());
+            ahead.extend(names.filter(|name| !name.is_empty()));
+        }
+    }
+    let mut arguments = vec!["-L"];
+    arguments.extend(&wanted);
+    let is_read_by_people = |path: &Path| {
+        ["doc", "man", "locale", "info"].iter().any(|of| path.starts_with(Path::new("/usr/share").join(of)))
+    };
+    let mut files: BTreeSet<PathBuf> = query(&arguments)
+        .lines()
+        .map(PathBuf::from)
+        // `/bin` and its like are links, which no archive may pass through.
+        .filter_map(|path| Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?)))
+        .filter(|path| path.symlink_metadata().is_ok() && !is_read_by_people(path))
+        .collect();
+    files.extend(["/etc/passwd", "/etc/group"].map(PathBuf::from));
+    files
+}
+
+#[test]
+fn a_debian_image_is_reached_with_all_that_is_its_own() {
+    let world = World::new();
+    let _origin = Origin::start_at(&world, ORIGIN_V4, 80, origins::hello());
+    let podman = Podman::new(&world);
+    let (list, archive) = (podman.path("debian.list"), podman.path("debian.tar"));
+    let files = debian();
+    let lines: Vec<&str> = files.iter().map(|path| path.to_str().expect("text").trim_start_matches('/')).collect();
+    fs::write(&list, lines.join("\n")).expect("write");
+    let mut tar = Command::new("tar");
+    tar.args(["-C", "/", "--no-recursion", "-cf"]).arg(&archive).arg("-T").arg(&list);
+    assert!(tar.status().expect("tar").success());
+    podman.expect(["import", "--quiet", &archive.display().to_string(), "localhost/debian"]);
+    let version = fs::read_to_string("/etc/debian_version").expect("Debian");
+    for (topology, door) in DOORS {
+        let mut manifest = behind_a_door(topology, door);
+        manifest.policy(&POLICY.replace("curl", "bash")).container("agent")["image"] = json!("localhost/debian");
+        let pod = podman.start(&manifest);
+        let reached = Reached { podman: &podman, container: format!("{}-agent", pod.name()) };
+        until_it_opens(&reached, &pod);
+        // Its shell is bash, and a shell that is asked for alone is one too.
+        expect(
+            reached.runs("cat /etc/debian_version; words=(a b); echo ${#words[@]} ${BASH_VERSION%%.*}"),
+            0,
+            &format!("{version}2 5\n"),
+        );
+        let mut login = reached.client("ssh");
+        login.args(["-tt", "sandbox@pod"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut login = Daemon::spawn(login);
+        let mut keys = login.child().stdin.take().expect("a pipe");
+        std::io::Write::write_all(&mut keys, b"tty; shopt -q login_shell && echo $((6 * 7)); exit 3\n").expect("write");
+        let mut shown = String::new();
+        let mut screen = login.child().stdout.take().expect("a pipe");
+        std::io::Read::read_to_string(&mut screen, &mut shown).expect("read");
+        assert!(shown.contains("/dev/pts/") && shown.contains("42"), "{topology}: {shown}");
+        assert_eq!(login.child().wait().expect("ssh").code(), Some(3), "{topology}");
+        // Its own tar and Perl, in a pipe, and files that they made.
+        let packed = "cd /tmp && perl -e 'print \"x\" x 3000000' >packed && tar -cz packed | tar -tz; wc -c <packed";
+        expect(reached.runs(packed), 0, "packed\n3000000\n");
+        for flag in ["-s", "-O"] {
+            let back = world.directory().join("back");
+            let mut down = reached.client("scp");
+            down.args([flag, "-q", "sandbox@pod:/tmp/packed"]).arg(&back);
+            let down = down.output().expect("scp");
+            assert!(down.status.success(), "{topology} {flag}: {}", text(&down.stderr));
+            assert_eq!(fs::read(&back).expect("a file"), "x".repeat(3_000_000).as_bytes());
+        }
+        // Confined as the workload: what asks past the proxy is refused at once.
+        let past = "exec 3<>/dev/tcp/10.99.0.2/80";
+        assert!(!reached.runs(past).status.success(), "{topology}");
+        let by_proxy = "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'GET http://api.example.com/ HTTP/1.0\\r\\n\\r\\n' >&3; tail -n 1 <&3";
+        expect(reached.runs(by_proxy), 0, "hello from GET /\n");
     }
 }
