@@ -251,7 +251,8 @@ fn a_debian_image_is_reached_with_all_that_is_its_own() {
         // Confined as the workload: what asks past the proxy is refused at once.
         let past = "exec 3<>/dev/tcp/10.99.0.2/80";
         assert!(!reached.runs(past).status.success(), "{topology}");
-        let by_proxy = "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'GET http://api.example.com/ HTTP/1.0\\r\\n\\r\\n' >&3; tail -n 1 <&3";
+        let by_proxy = "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'GET http://api.example.com/ HTTP/1.0\\r\\n\\r\\n' >&3; \
+                        mapfile -t lines <&3; echo ${lines[-1]}";
         expect(reached.runs(by_proxy), 0, "hello from GET /\n");
     }
 }
