@@ -1,35 +1,14 @@
 //! Promises 14.x: one static executable of a bounded size that runs no program but itself and the workload.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use crate::world::supervisor;
+use crate::world::{release, supervisor};
 
 /// Bars of design §13, in bytes.
 const LARGEST: u64 = 26_000_000;
 const LARGEST_WITHOUT_WASM: u64 = 15_000_000;
-
-/// Builds a release executable as a user would and returns where it lies.
-fn release(target_directory: Option<&str>, features: &[&str]) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut command = Command::new(env!("CARGO"));
-    command
-        .args(["build", "--release", "--quiet", "--message-format=json", "--bin", "openshell-supervisor"])
-        .args(features);
-    command.current_dir(root).env_remove("RUSTFLAGS");
-    if let Some(directory) = target_directory {
-        command.arg("--target-dir").arg(root.join("target").join(directory));
-    }
-    let output = command.output().expect("cargo");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["kind"][0] == "bin")
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .expect("an executable")
-}
 
 /// What the program headers and the dynamic section of an ELF file say.
 #[derive(Debug, Default)]
@@ -65,12 +44,10 @@ impl Elf {
 
 #[test]
 fn the_release_executable_is_static_pie_and_small_enough() {
-    // `cargo test --release` has built it already; a debug run builds it now.
-    let built =
-        if cfg!(debug_assertions) { release(None, &[]) } else { env!("CARGO_BIN_EXE_openshell-supervisor").into() };
-    let elf = Elf::read(&built);
+    let built = supervisor();
+    let elf = Elf::read(built);
     assert!(elf.position_independent && !elf.interpreter && elf.needed == 0, "{elf:?}");
-    let size = std::fs::metadata(&built).expect("size").len();
+    let size = std::fs::metadata(built).expect("size").len();
     assert!(size <= LARGEST, "{size} bytes are more than {LARGEST}");
     // Control: a dynamic program is seen as one.
     let dynamic = Elf::read(Path::new("/bin/ls"));

@@ -359,16 +359,39 @@ impl Drop for Daemon {
     }
 }
 
-/// The executable under test, where every user can run it: a checkout may lie in a directory that is root's alone.
+/// Builds a release executable as a user would, in `target` or a directory below it, and returns where it lies.
+pub fn release(target_directory: Option<&str>, features: &[&str]) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(env!("CARGO"));
+    command
+        .args(["build", "--release", "--quiet", "--message-format=json", "--bin", "openshell-supervisor"])
+        .args(features);
+    command.current_dir(root).env_remove("RUSTFLAGS");
+    if let Some(directory) = target_directory {
+        command.arg("--target-dir").arg(root.join("target").join(directory));
+    }
+    let output = command.output().expect("cargo");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["kind"][0] == "bin")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .expect("an executable")
+}
+
+/// The executable under test, where every user can run it: a checkout may lie in a directory that is root's alone. It is the one
+/// that is shipped, whatever the tests themselves are built as: `cargo test` builds it now if nobody has.
 pub fn supervisor() -> &'static Path {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
     COPY.get_or_init(|| {
-        let built = Path::new(env!("CARGO_BIN_EXE_openshell-supervisor"));
+        let built =
+            if cfg!(debug_assertions) { release(None, &[]) } else { env!("CARGO_BIN_EXE_openshell-supervisor").into() };
         let directory = PathBuf::from(format!("/var/tmp/openshell-supervisor-under-test-{}", std::process::id()));
         fs::create_dir_all(&directory).expect("a directory for the executable");
         let copy = directory.join("openshell-supervisor");
-        if fs::hard_link(built, &copy).is_err() {
-            fs::copy(built, &copy).expect("copy the executable");
+        if fs::hard_link(&built, &copy).is_err() {
+            fs::copy(&built, &copy).expect("copy the executable");
         }
         extern "C" fn remove() {
             let _ = fs::remove_dir_all(format!("/var/tmp/openshell-supervisor-under-test-{}", std::process::id()));
