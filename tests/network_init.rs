@@ -142,6 +142,23 @@ fn the_workload_reads_nothing_of_the_proxys_and_reaches_its_socket() {
 }
 
 #[test]
+fn a_secret_that_is_optional_and_absent_is_none() {
+    let world = World::new();
+    let directory = secret(&world, &[]);
+    // As the kubelet's atomic writer leaves a volume that it has put nothing into.
+    fs::create_dir(directory.join("..2026_11_30_00_00_00.1")).expect("mkdir");
+    symlink("..2026_11_30_00_00_00.1", directory.join("..data")).expect("symlink");
+    init(&world, &[]);
+    assert!(!world.directory().join("tls/client").exists());
+    // Control: one file of three, as the same writer lays it out, is a mistake.
+    fs::write(directory.join("..data/ca.crt"), "-----ca-----").expect("write");
+    symlink("..data/ca.crt", directory.join("ca.crt")).expect("symlink");
+    let output = network_init(&world, CAPABILITIES, &[]).output().expect("setpriv");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(125) && told.contains("tls.crt is missing"), "{told}");
+}
+
+#[test]
 fn what_is_wrong_ends_the_start_and_is_named() {
     let world = World::new();
     let at = |path: &str| world.directory().join(path).display().to_string();
@@ -178,7 +195,7 @@ fn what_is_wrong_ends_the_start_and_is_named() {
         let output = network_init(&world, CAPABILITIES, arguments).output().expect("setpriv");
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
-        assert!(told.contains(reason), "{arguments:?}: {told}");
+        assert!(told.contains(reason) && told.contains("network-init"), "{arguments:?}: {told}");
         assert_eq!(nft(&world, &["list", "ruleset"]), "", "{arguments:?} raised a fence");
     };
     for (arguments, code, reason) in cases {

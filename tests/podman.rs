@@ -125,7 +125,10 @@ impl<'w> Podman<'w> {
         }
         world.route_from_origin(NETWORK_V4, MACHINE_V4.into());
         world.route_from_origin(NETWORK_V6, MACHINE_V6.into());
-        let output = podman.in_machine(&repository().join("images/build")).arg(supervisor()).output().expect("start");
+        // By somebody whose files are private: what is built is for every user all the same.
+        let mut build = podman.in_machine(Path::new("sh"));
+        build.args(["-c", "umask 077; exec \"$@\"", "sh"]).arg(repository().join("images/build")).arg(supervisor());
+        let output = build.output().expect("start");
         assert!(output.status.success(), "images/build: {}", text(&output.stderr));
         podman
     }

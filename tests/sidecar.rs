@@ -112,6 +112,98 @@ fn either_side_s_end_is_the_other_s_and_the_workload_s() {
 }
 
 #[test]
+fn an_init_that_is_killed_leaves_nothing_of_the_workload() {
+    let world = World::new();
+    let pod = Pod::new(&world);
+    for door in [true, false] {
+        let mut network = pod.network(POLICY);
+        let mut command = pod.process_command();
+        // Whoever is let in may be at the workload's output, which is waited for; here somebody writes on and on.
+        let script = "(setsid sh -c 'while :; do echo on; sleep 0.1; done' 7654323 &); exec sleep 7654323";
+        if door {
+            command = pod.container(SANDBOX, SANDBOX, "-all", supervisor().to_str().expect("UTF-8"));
+            command.arg("--mode=process").arg("--control-socket").arg(pod.socket());
+            command.args(["--workdir", "/tmp", "--ssh-socket-path", "@door-of-the-test", "--"]);
+        }
+        command.args(["/bin/sh", "-c", script]).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = Daemon::spawn(command);
+        eventually("both run", || pod.running("7654323") >= 2);
+        let supervisor = child_of(&process);
+        let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).expect("children");
+        let init = children.trim().parse().expect("one child");
+        let begin = Instant::now();
+        signal(init, Signal::SIGKILL);
+        assert_eq!(process.wait_within(COUPLED).and_then(|status| status.code()), Some(137), "door: {door}");
+        assert_eq!(network.wait_within(COUPLED).and_then(|status| status.code()), Some(0), "door: {door}");
+        while pod.running("7654323") > 0 {
+            assert!(begin.elapsed() < COUPLED, "door: {door}: the workload outlives its sandbox");
+        }
+    }
+    // Control: the init alone, without a supervisor that adopts what it leaves, would leave it.
+    let orphan = "(setsid sleep 7654324 &); sleep 0.3; kill -9 $$";
+    let mut alone = pod.container(SANDBOX, SANDBOX, "-all", "/bin/sh");
+    alone.args(["-c", orphan]);
+    let mut alone = Daemon::spawn(alone);
+    alone.wait_within(COUPLED).expect("its end");
+    assert_eq!(pod.running("^sleep 7654324"), 1);
+}
+
+#[test]
+fn a_workload_that_cannot_be_started_is_told_to_the_proxy() {
+    let world = World::new();
+    let pod = Pod::new(&world);
+    for (program, code) in [("/nowhere/at/all", 127), ("/etc/passwd", 126)] {
+        let mut network = pod.network(POLICY);
+        let mut command = pod.process_command();
+        command.arg(program).stderr(Stdio::piped());
+        assert_eq!(finished(Daemon::spawn(command)).code, Some(code), "{program}");
+        assert_eq!(network.wait_within(COUPLED).and_then(|status| status.code()), Some(0), "{program}");
+    }
+}
+
+#[test]
+fn the_workload_is_told_the_port_that_the_kernel_chose() {
+    let world = World::new();
+    let _web = web(&world);
+    let pod = Pod::new(&world);
+    let mut command = pod.network_command(POLICY);
+    command.args(["--bind", "127.0.0.1:0"]);
+    let _network = Daemon::spawn(command);
+    eventually("network waits for the workload's supervisor", || pod.socket().exists());
+    let outcome = finished(agent(&pod, "curl -sS http://api.example.com/")).expect(0);
+    assert_eq!(outcome.stdout, "reached");
+}
+
+#[test]
+fn what_the_workload_s_container_sees_decides_nothing_and_is_no_secret() {
+    let world = World::new();
+    let pod = Pod::new(&world);
+    let (shown, own) = (pod.socket().with_file_name("shown"), world.file("own", "user:password\n"));
+    fs::write(&shown, POLICY).expect("write");
+    let given = |arguments: &[&str]| {
+        let mut command =
+            pod.container(0, PROXY_GROUP, "-all,+sys_ptrace,+dac_read_search", supervisor().to_str().expect("UTF-8"));
+        command.args(["network", "--control-socket"]).arg(pod.socket()).args(arguments);
+        command.args(["--sandbox-uid", &SANDBOX.to_string(), "--sandbox-gid", &SANDBOX.to_string()]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Daemon::spawn(command)
+    };
+    let policy = world.file("policy.yaml", POLICY).display().to_string();
+    let upstream = ["--upstream-proxy", "http://10.99.0.2:3128", "--upstream-proxy-auth-allow-insecure"];
+    let (shown, own) = (shown.display().to_string(), own.display().to_string());
+    let credentials = |file| [&["--policy", &policy][..], &upstream, &["--upstream-proxy-auth-file", file]].concat();
+    for (arguments, content) in [(vec!["--policy", &shown], POLICY), (credentials(&shown), "user:password\n")] {
+        fs::write(&shown, content).expect("write");
+        let outcome = finished(given(&arguments));
+        assert!(outcome.code == Some(125) && outcome.stderr.contains("into this container alone"), "{outcome:?}");
+    }
+    // Control: from elsewhere both are taken.
+    let _network = given(&credentials(&own));
+    eventually("network waits for the workload's supervisor", || pod.socket().exists());
+    finished(agent(&pod, "true")).expect(0);
+}
+
+#[test]
 fn a_proxy_that_is_told_to_end_lets_the_workload_end_first() {
     let world = World::new();
     let _web = web(&world);

@@ -126,6 +126,9 @@ fn a_link_or_a_special_file_is_neither_followed_nor_replaced() {
     let to_directory = volume.path().join("to-directory");
     symlink(volume.path(), &to_directory).expect("a link");
     refused(&to_directory, "is a symbolic link");
+    refused(to_directory.join(""), "is a symbolic link");
+    refused(link.join(""), "is a symbolic link");
+    refused(target.join("below"), "name another destination");
     let pipe = volume.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     refused(&pipe, "is a named pipe");
@@ -160,6 +163,16 @@ fn volumes_that_are_full_read_only_or_noexec_are_told_apart() {
     large.again(MsFlags::MS_NOEXEC);
     refused(&large.0, "is mounted noexec");
     assert!(names(&large.0).is_empty());
+    let limited = format!("ulimit -f 100; exec {} sideload {}", supervisor().display(), volume.path().display());
+    let limited = Command::new("bash").args(["-c", &limited]).output().expect("bash");
+    let told = String::from_utf8_lossy(&limited.stderr);
+    assert!(limited.status.code() == Some(125) && told.contains("the copy needs "), "{told}");
+    // A file that was mounted by itself cannot be replaced.
+    let alone = volume.path().join("alone");
+    fs::write(&alone, "").expect("write");
+    nix::mount::mount(Some(supervisor()), &alone, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("bind");
+    refused(&alone, "mount a volume at its directory");
+    nix::mount::umount(&alone).expect("umount");
     // Control: the same volume without either takes the copy.
     large.again(MsFlags::empty());
     copied(&sideload(&large.0).output().expect("start"), &large.0.join("openshell-supervisor"));

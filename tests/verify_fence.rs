@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::fence::{PROXY, WORKLOAD, allow_ping, ip, nft, program, raise};
-use crate::world::{World, supervisor};
+use crate::world::{Daemon, World, supervisor};
 
 /// A pod whose default routes lead to the origin, as a pod's do to its node.
 fn pod() -> World {
@@ -82,7 +82,7 @@ fn what_others_block_is_no_fence() {
     let bogus = "ip daddr { 192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24, 10.99.0.2 }";
     let bogus_v6 = "ip6 daddr { 2001:db8::/32, fd99::2, fe80::/10 }";
     let udp = "meta l4proto udp drop";
-    let tables: [(&str, &[&str], &str); 6] = [
+    let tables: [(&str, &[&str], &str); 7] = [
         (
             "bogus addresses and the gateway",
             &[
@@ -92,6 +92,15 @@ fn what_others_block_is_no_fence() {
                 &format!("{bogus_v6} drop"),
             ],
             "was let out",
+        ),
+        (
+            "the usual ports alone",
+            &[
+                "udp dport { 53, 443 } drop",
+                "tcp dport { 80, 443 } reject with tcp reset",
+                "meta l4proto { icmp, ipv6-icmp } drop",
+            ],
+            "UDP to",
         ),
         ("UDP alone", &[udp], "TCP to"),
         ("all but the web", &["tcp dport { 80, 443 } accept", "meta l4proto tcp reject with tcp reset", udp], "TCP to"),
@@ -198,6 +207,38 @@ fn it_waits_for_the_fence_and_not_for_ever() {
     });
     eprintln!("verify-fence: {best:?} (best of 10)");
     assert!(best < Duration::from_millis(100), "{best:?}");
+}
+
+#[test]
+fn a_signal_ends_the_proof_even_as_the_first_process_of_a_container() {
+    let world = pod();
+    let mut command = world.machine_program("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(supervisor());
+    command.args(["verify-fence", "--timeout", "30"]).stderr(Stdio::null());
+    let mut outer = Daemon::spawn(command);
+    let inner = waits_for_term(&outer);
+    let sent = Instant::now();
+    nix::sys::signal::kill(inner, nix::sys::signal::Signal::SIGTERM).expect("signal");
+    let status = outer.wait_within(Duration::from_secs(5)).expect("it still tries");
+    assert_eq!(status.code(), Some(128 + 15));
+    assert!(sent.elapsed() < Duration::from_secs(1), "{:?}", sent.elapsed());
+}
+
+/// The child, once TERM is caught there or held for somebody who waits for it (proc(5)).
+fn waits_for_term(outer: &Daemon) -> nix::unistd::Pid {
+    let children = format!("/proc/{0}/task/{0}/children", outer.pid());
+    let mut inner = None;
+    crate::world::eventually("it minds signals", || {
+        inner = std::fs::read_to_string(&children).unwrap_or_default().trim().parse().ok();
+        inner.is_some_and(|pid: i32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status
+                .lines()
+                .filter_map(|line| line.strip_prefix("SigCgt:").or(line.strip_prefix("SigBlk:")))
+                .any(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & (1 << 14) != 0))
+        })
+    });
+    nix::unistd::Pid::from_raw(inner.expect("a child"))
 }
 
 #[test]

@@ -24,6 +24,9 @@ fn what_accepts_ends_the_wait_at_once_by_name_and_by_address() {
         assert!(outcome.stderr.contains(" accepts at "), "{}", outcome.stderr);
         assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
     }
+    // Without patience, what accepts accepts.
+    wait(&world, "10.99.0.2:3128", "0").output().expect(0);
+    wait(&world, "10.99.0.2:3129", "0").output().expect(1);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod exec;
 mod files;
 mod forward;
 mod health;
+mod init_container;
 pub mod launch;
 mod logs;
 mod mark_node_ready;

@@ -138,7 +138,26 @@ fn sandbox_of(arguments: &cli::Network) -> Result<Option<Sandbox>, Failure> {
         socket.parent().filter(|parent| parent.is_absolute()).map(Path::to_owned).ok_or_else(|| {
             Failure::usage(format!("--control-socket {}: expected an absolute path", socket.display()))
         })?;
+    refuse_shown(arguments, &shared)?;
     Ok(Some(Sandbox { socket, shared, corporate: arguments.tls.upstream_ca.clone(), expected: Expected { uid, gid } }))
+}
+
+/// What decides, and what is secret, where the workload's container sees it too, whatever its mode: the group of what lies
+/// there is the workload's, by the directory's setgid bit.
+fn refuse_shown(arguments: &cli::Network, shared: &Path) -> Result<(), Failure> {
+    let Ok(seen) = shared.canonicalize() else { return Ok(()) };
+    let mut files = proxy::deciding_files(&arguments.policy);
+    files.extend(arguments.upstream.upstream_proxy_auth_file.clone());
+    files.extend(arguments.tls.ca_key.clone());
+    match files.iter().find(|file| file.canonicalize().is_ok_and(|file| file.starts_with(&seen))) {
+        None => Ok(()),
+        Some(file) => Err(Failure::setup(format!(
+            "{} lies in {}, the directory of --control-socket, which the workload's container reads: mount it elsewhere, into \
+             this container alone",
+            file.display(),
+            shared.display()
+        ))),
+    }
 }
 
 /// Who cannot look at the sandbox's processes would refuse every request of theirs.
@@ -175,7 +194,9 @@ async fn serve(
     events: &Events,
 ) -> Result<u8, Failure> {
     let attributor = if egress.attestation.is_some() { None } else { attributor(arguments, events)? };
-    let mut own = vec![arguments.bind];
+    // Of port 0, the one that the kernel chose.
+    let bound = egress.listener.local_addr().map_err(|error| Failure::setup(format!("--bind: {error}")))?;
+    let mut own = vec![bound];
     own.extend(arguments.records.admin_bind);
     let Egress { store, parent, termination, listener, attestation } = egress;
     proxy::warm_up(&store);
@@ -225,7 +246,7 @@ async fn serve(
         })?,
         _ = &mut told => return Ok(0),
     };
-    let state = state(&sandbox, trusted, &store, &termination, arguments.bind, events);
+    let state = state(&sandbox, trusted, &store, &termination, bound, events);
     let leave_out = |init| {
         if let Some(attributor) = &attributor {
             attributor.leave_out(Supervisors { process: pid, init });

@@ -18,7 +18,7 @@ const PRIVATE_MODE: u32 = 0o700;
 
 /// Exit code 0 when all of it stands, and the pod may go on.
 pub fn run(arguments: cli::NetworkInit) -> u8 {
-    sandbox::report(start(&arguments))
+    sandbox::report(start(&arguments).map_err(|failure| failure.of("network-init")))
 }
 
 fn start(arguments: &cli::NetworkInit) -> Result<u8, Failure> {

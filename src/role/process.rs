@@ -19,7 +19,7 @@ use super::workload::{self, Surroundings, Workload};
 use crate::cli::{self, Fence};
 use crate::confine::seccomp::Sockets;
 use crate::contract::exit;
-use crate::control::{self, Connected, Incoming, Instruction, LinkError, Report, State};
+use crate::control::{self, Connected, Incoming, Instruction, LinkError, Outgoing, Report, State};
 use crate::egress::tls::roots;
 use crate::event::{Events, Severity, admin};
 use crate::fence::proof;
@@ -112,13 +112,21 @@ async fn serve(
         let prepared = launch::prepare(orders).await?;
         reports.send(&Report::Prepared { init: prepared.init }).await.map_err(gone)?;
         go.notified().await;
-        prepared.go().await.map_err(Failure::from)
+        Ok::<_, Failure>(prepared.go().await)
     };
     // What is dropped with any of these is the workload, which ends at once.
     let running = tokio::select! {
         running = launched => running?,
         lost = &mut followed => return Err(gone(lost)),
         _ = terminate.recv() => return told_to_end,
+    };
+    let running = match running {
+        Ok(running) => running,
+        Err(error) => {
+            drop(followed);
+            report_end(&mut reports, &mut instructions, error.code).await;
+            return Err(error.into());
+        }
     };
     workload.record_start(&running, events);
     reports.send(&Report::Started { pid: running.pid }).await.map_err(gone)?;
@@ -131,11 +139,15 @@ async fn serve(
     drop(followed);
     readiness.send_replace(admin::Readiness::Waiting("the workload has ended".into()));
     workload.record_end(code, events);
-    // Who does not hear of it sees it by the connection's end.
-    if reports.send(&Report::Exited { code }).await.is_ok() {
-        let _ = timeout(NOTED_WITHIN, noted(&mut instructions)).await;
-    }
+    report_end(&mut reports, &mut instructions, code).await;
     Ok(code)
+}
+
+/// Who does not hear of it sees it by the connection's end.
+async fn report_end(reports: &mut Outgoing<Report>, instructions: &mut Incoming<Instruction>, code: u8) {
+    if reports.send(&Report::Exited { code }).await.is_ok() {
+        let _ = timeout(NOTED_WITHIN, noted(instructions)).await;
+    }
 }
 
 /// Init containers have proven it already. Containers that are started again without them, as by `podman pod restart`,

@@ -65,6 +65,12 @@ impl Failure {
         Self { code: exit::USAGE, message: why.to_string() }
     }
 
+    /// The same, told as a role's.
+    #[must_use]
+    pub fn of(self, role: &str) -> Self {
+        Self { message: format!("{role}: {}", self.message), ..self }
+    }
+
     /// With an exit code of its own.
     pub fn with(code: u8, message: String) -> Self {
         Self { code, message }

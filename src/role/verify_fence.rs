@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::unistd::{getegid, geteuid};
 
+use super::init_container;
 use super::proxy;
 use super::sandbox::{self, Failure};
 use super::workload::variable;
@@ -17,10 +18,11 @@ use crate::policy::host::Host;
 
 /// Exit code 0 on proof; 1 without one, with the reason in one line on stderr.
 pub fn run(arguments: cli::VerifyFence) -> u8 {
-    sandbox::report(start(&arguments))
+    sandbox::report(start(&arguments).map_err(|failure| failure.of("verify-fence")))
 }
 
 fn start(arguments: &cli::VerifyFence) -> Result<u8, Failure> {
+    init_container::ends_when_told("verify-fence");
     if arguments.network_policy {
         return network_policy(arguments);
     }
@@ -62,7 +64,7 @@ fn network_policy(arguments: &cli::VerifyFence) -> Result<u8, Failure> {
         canaries.extend(api_server()?);
     }
     let controls: Vec<policy::Place> = arguments.control.iter().map(place).collect();
-    let runtime = proxy::runtime().map_err(|error| Failure::setup(format!("verify-fence: {error}")))?;
+    let runtime = proxy::runtime().map_err(|error| Failure::setup(error))?;
     // Anew for each try: an earlier answer, or an earlier absence, may be what the wait is about.
     let resolve = |name: &str| runtime.block_on(Resolver::default().resolve(name)).map_err(|error| error.to_string());
     let plan = policy::Plan { canaries: &canaries, controls: &controls, resolve: &resolve };

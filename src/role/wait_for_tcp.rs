@@ -52,7 +52,9 @@ async fn wait(arguments: &cli::WaitForTcp) -> u8 {
     let mut tries = 0_u32;
     loop {
         tries += 1;
-        match timeout_at(deadline, reach(host, *port)).await {
+        // However short the wait: one try is one.
+        let until = if tries == 1 { deadline.max(started + PAUSE) } else { deadline };
+        match timeout_at(until, reach(host, *port)).await {
             Ok(Ok(address)) => {
                 let took = started.elapsed().as_secs_f64();
                 say!(

@@ -156,9 +156,10 @@ impl Workload {
     /// # Errors
     /// It cannot be had, or the workload could replace it.
     pub fn open_door(&self, network: Option<Held>, who: &WorkloadWrites) -> Result<Option<Door>, Failure> {
-        let Some(place) = &self.options.ssh_socket_path else { return Ok(None) };
-        // What the workload leaves behind must not end up where nobody knows it for the workload's.
+        // What the workload leaves behind must not end up where nobody knows it for the workload's, and ends it, should the
+        // sandbox's init be killed.
         prctl::set_child_subreaper(true).map_err(Failure::setup)?;
+        let Some(place) = &self.options.ssh_socket_path else { return Ok(None) };
         let door = Door::open(place, network).map_err(Failure::setup)?;
         // Only now is there all of the way that is judged; nobody has come yet, and the workload does not run.
         refuse_replaceable(place, who)?;
@@ -176,19 +177,20 @@ impl Workload {
         environment: Recipe,
         events: &Events,
     ) -> Result<u8, Failure> {
-        let Some(door) = door else { return Ok(supervise::run(running, self.patience()).await) };
+        let Some(door) = door else { return Ok(supervise::run(&mut running, self.patience()).await) };
         let launcher = running.launcher();
         let (console, hold) = Console::open(std::mem::take(&mut running.streams))
             .map_err(|error| Failure::setup(format!("the workload's standard streams: {error}")))?;
         let receive = receive(door, launcher, console.clone(), environment, events);
         tokio::pin!(receive);
         let code = tokio::select! {
-            code = supervise::run(running, self.patience()) => code,
+            code = supervise::run(&mut running, self.patience()) => code,
             never = &mut receive => match never {},
             never = console.follow_size() => match never {},
         };
         let whole = tokio::select! {
             whole = console.part(hold) => whole,
+            () = supervise::asked_to_end(&mut running) => false,
             never = &mut receive => match never {},
         };
         if !whole {

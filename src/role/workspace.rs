@@ -1,5 +1,6 @@
 //! `workspace`: the first content of a workspace's volume, from the image's own directory, once.
 
+use super::init_container;
 use super::sandbox::{self, Failure};
 use crate::cli;
 use crate::event::say;
@@ -11,6 +12,7 @@ pub fn run(arguments: cli::Workspace) -> u8 {
 }
 
 fn seed(arguments: &cli::Workspace) -> Result<u8, Failure> {
+    init_container::ends_when_told("workspace");
     let seeded = workspace::seed(&arguments.source, &arguments.destination)
         .map_err(|error| Failure::setup(format!("workspace: {error}")))?;
     for note in &seeded.notes {

@@ -87,6 +87,13 @@ fn remedy(error: Errno, bytes: u64) -> String {
         Errno::EACCES | Errno::EPERM => {
             "; this user may not write there: give the pod an fsGroup that the container runs with".into()
         }
+        Errno::EEXIST | Errno::ENOTDIR => {
+            "; something that is no directory stands there: name another destination".into()
+        }
+        Errno::EBUSY => {
+            "; the file is a mount of its own (a subPath?), which nothing can replace: mount a volume at its directory"
+                .into()
+        }
         _ => String::new(),
     }
 }
@@ -117,7 +124,9 @@ struct Target {
 
 impl Target {
     fn find(destination: &Path, bytes: u64) -> Result<Self, SideloadError> {
-        let is_directory = match std::fs::symlink_metadata(destination) {
+        // With a slash at its end a link would be followed (path_resolution(7)).
+        let named: PathBuf = destination.components().collect();
+        let is_directory = match std::fs::symlink_metadata(&named) {
             Ok(meta) if meta.is_symlink() => {
                 return Err(SideloadError::Occupied { path: destination.into(), kind: "symbolic link" });
             }

@@ -1,6 +1,7 @@
 //! The proxy's copy of the client TLS material, which the gateway knows it by. The Secret's own files are for the init
 //! container alone: what is mounted for a whole pod by its group could be read by the workload.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ pub enum Error {
 pub struct Material(Vec<(&'static str, Vec<u8>)>);
 
 /// Reads the files that a Secret brought; nothing, when it brought none: no directory, or an empty one, as an optional
-/// Secret leaves it.
+/// Secret leaves it. Names that begin with two dots are the kubelet's own (`AtomicWriter`), and it may make them alone.
 ///
 /// # Errors
 /// Some are missing, or unfit.
@@ -69,7 +70,9 @@ pub fn read(directory: &Path) -> Result<Option<Material>, Error> {
     match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         entries => {
-            if entries.map_err(unreadable(directory))?.next().is_none() {
+            let is_the_kubelets = |name: &OsStr| name.as_encoded_bytes().starts_with(b"..");
+            let mut entries = entries.map_err(unreadable(directory))?;
+            if entries.all(|entry| entry.is_ok_and(|entry| is_the_kubelets(&entry.file_name()))) {
                 return Ok(None);
             }
         }

@@ -5,14 +5,12 @@
 //! tell when a child has become the workload or a guest. In a PID namespace it is process 1 there, and nothing inside can
 //! signal it; elsewhere it is the subreaper that orphans fall to (`PR_SET_CHILD_SUBREAPER`, prctl(2)).
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -24,6 +22,7 @@ use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, tcset
 use super::Orders;
 use super::child::{Confinement, Note, Start, become_workload};
 use super::control::{Control, Descriptors, Ending, Failure, GuestStep, Layout, Report, Request};
+use super::descendants::Descendants;
 use super::guest::{Guests, Own};
 use super::standard::Streams;
 use super::terminal::Plan;
@@ -414,79 +413,16 @@ impl Init<'_> {
         // Asked are only our own children, whose numbers cannot be reused before we reap them: when one dies, its children
         // become ours, and the next sweep meets them. By force all go at once, however deep: a line of them would outlive
         // us otherwise.
-        let (children, below) = descendants();
-        for &(child, _) in &children {
-            if force {
-                let _ = kill(child, Signal::SIGKILL);
-            } else if !asked.contains(&child) {
+        let found = Descendants::of_ours();
+        if force {
+            return found.kill();
+        }
+        for child in found.children {
+            if !asked.contains(&child) {
                 let _ = kill(child, Signal::SIGTERM);
                 let _ = kill(child, Signal::SIGCONT);
                 asked.push(child);
             }
         }
-        if force {
-            below.iter().for_each(|&(pid, parent)| kill_child_of(parent, pid));
-        }
-    }
-}
-
-/// A process and its parent.
-type Child = (Pid, Pid);
-
-/// Our children, and all that they have started and not lost, by the parent that each process names in `/proc/PID/stat`
-/// (proc_pid_stat(5)): the shorter way, `/proc/self/task/TID/children`, is not in every kernel.
-fn descendants() -> (Vec<Child>, Vec<Child>) {
-    let mut by_parent: HashMap<Pid, Vec<Pid>> = HashMap::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        if let Some(parent) = parent_of(pid) {
-            by_parent.entry(Pid::from_raw(parent)).or_default().push(Pid::from_raw(pid));
-        }
-    }
-    let own = nix::unistd::getpid();
-    let mut take = |parent| -> Vec<Child> {
-        by_parent.remove(&parent).unwrap_or_default().into_iter().map(|pid| (pid, parent)).collect()
-    };
-    let children = take(own);
-    let mut below = Vec::new();
-    let mut next: Vec<Pid> = children.iter().map(|&(pid, _)| pid).collect();
-    while let Some(parent) = next.pop() {
-        for child in take(parent) {
-            next.push(child.0);
-            below.push(child);
-        }
-    }
-    (children, below)
-}
-
-/// Kills a process that is not our child, if it is still the one that was seen: its number may be another's by now.
-fn kill_child_of(parent: Pid, pid: Pid) {
-    if let Ok(held) = process::pidfd_open(pid)
-        && parent_of(pid.as_raw()) == Some(parent.as_raw())
-    {
-        let _ = process::pidfd_send_signal(held.as_fd(), Signal::SIGKILL);
-    }
-}
-
-fn parent_of(pid: libc::pid_t) -> Option<libc::pid_t> {
-    parent_in(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// The fourth field. The second is the program's name in parentheses and may hold any byte, parentheses included.
-fn parent_in(stat: &[u8]) -> Option<libc::pid_t> {
-    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_parent_is_found_behind_any_name() {
-        assert_eq!(parent_in(b"12 (sh) S 7 12 12 0"), Some(7));
-        assert_eq!(parent_in(b"12 (a) R 1 (b) S 7 12"), Some(7));
-        assert_eq!(parent_in(b"12 (sh) S"), None);
-        assert_eq!(parent_in(b""), None);
     }
 }

@@ -19,6 +19,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::Orders;
 use super::control::{CONTROL_FD, Descriptors, Ending, Failure, Layout, Report, Request, receive, send};
+use super::descendants;
 use super::launcher::{Desk, Launcher};
 use super::sealed::Sealed;
 use super::stdio;
@@ -361,6 +362,10 @@ impl Workload {
         }
         self.desk.close();
         let init = self.init_end.wait().await;
+        if let Ok(Ending::Signal(_)) = init {
+            // It has seen to nothing: with a PID namespace the kernel has, otherwise what the workload had put aside runs on.
+            descendants::end_adopted().await;
+        }
         let ending = self.ending.or(init.ok()).unwrap_or(KILLED);
         self.ending = Some(ending);
         self.desk.announce_end(ending);

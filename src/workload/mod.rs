@@ -9,6 +9,7 @@
 pub mod child;
 pub mod command;
 pub mod control;
+mod descendants;
 pub mod environment;
 pub mod guest;
 pub mod init;

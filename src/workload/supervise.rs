@@ -5,12 +5,11 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
-use nix::sys::prctl;
 use nix::sys::signal::{Signal, raise};
-use nix::unistd::{Pid, getpid};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
+use super::descendants;
 use super::launch::{Happening, Running, Workload};
 use crate::contract::exit;
 use crate::sys::process;
@@ -70,6 +69,12 @@ impl Signals {
     }
 }
 
+/// Waits until somebody wants the supervisor gone.
+pub async fn asked_to_end(running: &mut Running) {
+    while !matches!(running.signals.next().await, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT) {
+    }
+}
+
 /// Orphans of others. The supervisor of a container is process 1 there, and what is left behind by a program that the
 /// runtime starts beside the workload (`kubectl exec`) becomes its child.
 #[derive(Debug)]
@@ -79,9 +84,8 @@ struct Strangers {
 
 impl Strangers {
     fn adopt() -> Self {
-        let is_reaper = getpid() == Pid::from_raw(1) || prctl::get_child_subreaper() == Ok(true);
         // Without the handler zombies gather, which costs less than a sandbox that does not start.
-        Self { ended: is_reaper.then(|| signal(SignalKind::child()).ok()).flatten() }
+        Self { ended: descendants::are_adopted().then(|| signal(SignalKind::child()).ok()).flatten() }
     }
 
     async fn next(&mut self) {
@@ -94,9 +98,9 @@ impl Strangers {
 
 /// Waits for the workload's end and returns the exit code that stands for it: its own, 128+n, or 124.
 ///
-/// SIGTERM, and the end of the timeout, start the grace after which what still runs is killed. Dropping the future
-/// kills the workload at once.
-pub async fn run(mut running: Running, options: Options) -> u8 {
+/// SIGTERM, and the end of the timeout, start the grace after which what still runs is killed. Dropping what runs kills the
+/// workload at once.
+pub async fn run(running: &mut Running, options: Options) -> u8 {
     let mut timeout = options.timeout.map(|timeout| Instant::now() + timeout);
     let mut strangers = Strangers::adopt();
     let mut last = None;
@@ -108,7 +112,7 @@ pub async fn run(mut running: Running, options: Options) -> u8 {
             biased;
             number = running.signals.next() => received = Some(number),
             happening = running.workload.next() => match happening {
-                Happening::Stopped => suspend_with_terminal(&running).await,
+                Happening::Stopped => suspend_with_terminal(running).await,
                 Happening::Ended(outcome) => {
                     if let Some(lent) = &running.lent {
                         lent.take_back();

@@ -353,14 +353,14 @@ fn a_timeout_asks_then_kills_and_is_124() {
     on_runtime(async {
         let options = Options { timeout: Some(Duration::from_millis(200)), grace: Duration::from_millis(300) };
         let polite = World::new("trap 'echo asked > got; exit 3' TERM; while :; do sleep 0.02; done").isolated();
-        let code = supervise::run(polite.start().await.unwrap(), options).await;
+        let code = supervise::run(&mut polite.start().await.unwrap(), options).await;
         assert_eq!((code, polite.read("got").trim()), (124, "asked"));
         let deaf = World::new("trap '' TERM; while :; do sleep 0.02; done").isolated();
         let started = Instant::now();
-        assert_eq!(supervise::run(deaf.start().await.unwrap(), options).await, 124);
+        assert_eq!(supervise::run(&mut deaf.start().await.unwrap(), options).await, 124);
         assert!(started.elapsed() >= Duration::from_millis(500));
         let quick = World::new("exit 6").isolated();
-        assert_eq!(supervise::run(quick.start().await.unwrap(), options).await, 6, "control");
+        assert_eq!(supervise::run(&mut quick.start().await.unwrap(), options).await, 6, "control");
     });
 }
 
@@ -419,7 +419,7 @@ pub(crate) fn supervise_orders_in(path: &CStr) -> u8 {
         let options = Options { timeout: None, grace: Duration::from_secs(2) };
         match prepare(orders).await {
             Ok(prepared) => match prepared.go().await {
-                Ok(running) => supervise::run(running, options).await,
+                Ok(mut running) => supervise::run(&mut running, options).await,
                 Err(error) => error.code,
             },
             Err(error) => error.code,
@@ -454,10 +454,10 @@ fn a_signal_that_comes_early_reaches_the_workload() {
         let prepared = prepare(world.orders.clone()).await.unwrap();
         // Every supervisor of this process hears it; only this test sends it.
         nix::sys::signal::kill(Pid::this(), Signal::SIGUSR2).unwrap();
-        let running = prepared.go().await.unwrap();
+        let mut running = prepared.go().await.unwrap();
         assert!(wait_for(|| world.directory.path().join("ready").exists()).await);
         let options = Options { timeout: None, grace: Duration::from_secs(1) };
-        assert_eq!(supervise::run(running, options).await, 4);
+        assert_eq!(supervise::run(&mut running, options).await, 4);
         assert_eq!(world.read("got").trim(), "early");
     });
 }

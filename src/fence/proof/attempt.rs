@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -19,6 +20,9 @@ use super::Doubt;
 const UDP_PORTS: [u16; 2] = [53, 443];
 /// The web, for the same reason.
 const TCP_PORTS: [u16; 2] = [80, 443];
+
+/// The first port that needs no privilege to listen at.
+const UNPRIVILEGED: u16 = 1024;
 
 /// A refusal takes a fraction of a millisecond; what is still open after this is on its way out.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -78,7 +82,7 @@ impl Target {
 /// forgets the error (`icmpv6_push_pending_frames`): there the fence's own answer, "administratively prohibited", has
 /// arrived when the call returns, and is `EACCES`.
 pub(super) fn datagrams(target: &Target) -> Result<(), Doubt> {
-    for port in UDP_PORTS {
+    for port in UDP_PORTS.into_iter().chain(drawn()) {
         let outcome = datagram(target, port);
         if outcome != Err(Errno::EPERM) {
             return Err(not_refused("UDP", target, &outcome, "EPERM"));
@@ -96,13 +100,21 @@ pub(super) fn datagrams(target: &Target) -> Result<(), Doubt> {
 
 /// TCP: refused, it is reset at once.
 pub(super) fn connections(target: &Target) -> Result<(), Doubt> {
-    for port in TCP_PORTS {
+    for port in TCP_PORTS.into_iter().chain(drawn()) {
         let outcome = connection(target, port);
         if outcome != Err(Errno::ECONNREFUSED) {
             return Err(not_refused("TCP", target, &outcome, "ECONNREFUSED"));
         }
     }
     Ok(())
+}
+
+/// Two ports of nobody's choosing, a low and a high one: a filter may block the usual ones and no others.
+fn drawn() -> [u16; 2] {
+    // Its keys are the operating system's randomness.
+    let drawn = RandomState::new().build_hasher().finish();
+    let (low, high) = (drawn as u16, (drawn >> 16) as u16);
+    [1 + low % (UNPRIVILEGED - 1), high.max(UNPRIVILEGED)]
 }
 
 /// A datagram that takes no heed of routes: a socket bound to an interface sends through it to anywhere, even where the
