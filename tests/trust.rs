@@ -49,10 +49,8 @@ fn page(config: Arc<ServerConfig>) -> impl Fn(TcpStream) + Send + Sync + 'static
     }
 }
 
-/// Prints the value of every variable of the list, a line each.
-const VARIABLES: &str = "env | grep -E '^(SSL_CERT_FILE|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|PIP_CERT|GIT_SSL_CAINFO|\
-    npm_config_cafile|CARGO_HTTP_CAINFO|AWS_CA_BUNDLE|GRPC_DEFAULT_SSL_ROOTS_FILE_PATH|NIX_SSL_CERT_FILE|\
-    NODE_EXTRA_CA_CERTS|DENO_CERT)=' | sort";
+/// Prints every variable that names a file of the sandbox's trust, whatever it is called, a line each.
+const VARIABLES: &str = "env | grep -E '=/run/openshell/tls/' | sort";
 
 #[test]
 fn variables_name_files_that_can_be_read_and_never_changed() {
@@ -69,9 +67,15 @@ fn variables_name_files_that_can_be_read_and_never_changed() {
     );
     for run in [world.run(), world.run().by_user()] {
         let outcome = run.shell(&script).output();
-        let expected = "AWS_CA_BUNDLE CARGO_HTTP_CAINFO CURL_CA_BUNDLE DENO_CERT GIT_SSL_CAINFO \
-            GRPC_DEFAULT_SSL_ROOTS_FILE_PATH NIX_SSL_CERT_FILE NODE_EXTRA_CA_CERTS PIP_CERT REQUESTS_CA_BUNDLE \
+        let expected = "AWS_CA_BUNDLE BUNDLE_SSL_CA_CERT CARGO_HTTP_CAINFO CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE \
+            COMPOSER_CAFILE CURL_CA_BUNDLE DENO_CERT GIT_SSL_CAINFO GRPC_DEFAULT_SSL_ROOTS_FILE_PATH HEX_CACERTS_PATH \
+            HTTPLIB2_CA_CERTS NIX_SSL_CERT_FILE NODE_EXTRA_CA_CERTS PERL_LWP_SSL_CA_FILE PIP_CERT REQUESTS_CA_BUNDLE \
             SSL_CERT_FILE npm_config_cafile";
+        // What README promises to set is what is set.
+        let guide = include_str!("../README.md");
+        let missing: Vec<&str> =
+            expected.split_whitespace().filter(|name| !guide.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "README does not name {missing:?}");
         let names = expected.split_whitespace().map(|name| {
             let file = if matches!(name, "DENO_CERT" | "NODE_EXTRA_CA_CERTS") { "ca.pem" } else { "bundle.pem" };
             format!("{name}=/run/openshell/tls/{file}\n")
