@@ -55,6 +55,8 @@ pub fn main(arguments: &[String]) {
         "tls-connections" => inside::connections(&way, number(3), Duration::from_secs(number(4))),
         "tls-streams" => inside::streams(&way, number(3), Duration::from_secs(number(4))),
         "tls-kept" => inside::kept(&way, number(3), Duration::from_secs(number(4))),
+        "tls-download" => inside::download(&way, number(3)),
+        "tls-upload" => inside::upload(&way, number(3)),
         "idle" => idle(&way, number(3)),
         other => panic!("no load {other:?}"),
     }

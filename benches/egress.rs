@@ -22,7 +22,7 @@ mod two_pods;
 #[allow(dead_code, reason = "the harness serves the tests too, which use more of it")]
 mod world;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -129,7 +129,7 @@ impl Bench {
             format!(
                 "version: 1\nfilesystem_policy:\n  include_workdir: false\n  read_only: [{}]\nnetwork_policies:\n  bench:\n    \
                  endpoints:\n      - {{host: {ORIGIN_V4}, port: {ORIGIN_PORT}}}\n      - {{host: {ORIGIN_V4}, port: {TLS_PORT}, protocol: rest, \
-                 rules: [{{allow: {{method: GET, path: /1k}}}}]}}\n    binaries:\n      - {{path: {}}}\n",
+                 rules: [{{allow: {{method: GET, path: /1k}}}}, {{allow: {{method: GET, path: /big}}}}, {{allow: {{method: POST, path: /sink}}}}]}}\n    binaries:\n      - {{path: {}}}\n",
                 world.directory().display(),
                 client.display()
             ),
@@ -293,17 +293,8 @@ impl Bench {
             figures(&command.output().expect("the client"))
         };
         let ours = |load: &[&str], parameters: &[&str]| {
-            let run = self.world.run().policy(&self.policy).args([
-                "--ca-cert".as_ref(),
-                certificate.as_os_str(),
-                "--ca-key".as_ref(),
-                key.as_os_str(),
-                "--upstream-ca".as_ref(),
-                self.authority.origin.as_os_str(),
-            ]);
-            let command = run.command([self.client.as_os_str(), "client".as_ref()]);
-            let outcome = command.args(load).args(["127.0.0.1:3128", &target]).args(parameters).output().expect(0);
-            serde_json::from_str(&outcome.stdout).unwrap_or_else(|_| panic!("no figures: {outcome:?}"))
+            let words = [load, &["127.0.0.1:3128", &target], parameters].concat();
+            figures(&self.intercepted(&words).output().expect("the client"))
         };
         println!("\n{:<42} {:>10} {:>10} {:>10} {:>10}   ratios of ours", "inside TLS", "direct", "ours", "relay", "");
         let relay = format!("127.0.0.1:{RELAY_PORT}");
@@ -324,6 +315,41 @@ impl Bench {
             ];
             Row { name, unit, lower_is_better: unit == "ms", figures }.print();
         }
+        let megabytes = if self.quick { "256" } else { "1024" };
+        for (name, load) in [("one body, down", "tls-download"), ("one body, up", "tls-upload")] {
+            let of = |figures: Value| figures["mb_per_second"].as_f64().expect("a figure");
+            let mut command = self.intercepted(&[load, "127.0.0.1:3128", &target, megabytes]);
+            command.stdout(Stdio::piped());
+            let mut daemon = Daemon::spawn(command);
+            let mut peak = 0.0_f64;
+            while daemon.wait_within(Duration::from_millis(20)).is_none() {
+                peak = peak.max(resident(daemon.pid()));
+            }
+            let mut printed = String::new();
+            daemon.child().stdout.take().expect("piped").read_to_string(&mut printed).expect("figures");
+            let ours_took = serde_json::from_str(&printed).unwrap_or_else(|_| panic!("no figures: {printed}"));
+            let figures = vec![
+                ("direct", of(outside(&[load], "-", &self.authority.origin, &[megabytes]))),
+                ("ours", of(ours_took)),
+                ("relay", of(outside(&[load], &relay, certificate, &[megabytes]))),
+            ];
+            Row { name, unit: "MB/s", lower_is_better: false, figures }.print();
+            println!("  {megabytes} MB, the supervisor's memory at most {peak:.1} MB");
+        }
+    }
+
+    /// The client in a sandbox whose proxy looks into TLS.
+    fn intercepted(&self, words: &[&str]) -> Command {
+        let (certificate, key) = &self.authority.inside;
+        let run = self.world.run().policy(&self.policy).args([
+            "--ca-cert".as_ref(),
+            certificate.as_os_str(),
+            "--ca-key".as_ref(),
+            key.as_os_str(),
+            "--upstream-ca".as_ref(),
+            self.authority.origin.as_os_str(),
+        ]);
+        run.command([self.client.as_os_str(), "client".as_ref()]).args(words).build()
     }
 
     /// `run -- /bin/true`, whole, against bwrap and against nothing.
@@ -341,7 +367,8 @@ impl Bench {
         };
         let ours = || {
             let mut command = Command::new(world::supervisor());
-            command.args(["run", "--", "/bin/true"]);
+            // Whose directory it is started in is no part of it.
+            command.args(["run", "--", "/bin/true"]).current_dir("/");
             command
         };
         let mut figures = vec![("direct", time(&|| Command::new("/bin/true"))), ("ours", time(&ours))];
@@ -466,7 +493,7 @@ fn start_nginx(world: &World) -> Daemon {
              }}\nhttp {{ access_log off; sendfile on; tcp_nodelay on; keepalive_requests 100000000; server {{ listen {ORIGIN_PORT} \
              backlog=4096; root {0}; }} \
              server {{ listen {TLS_PORT} ssl http2 backlog=4096; ssl_certificate {0}/leaf.pem; ssl_certificate_key {0}/leaf.key; \
-             root {0}; }} }}\n",
+             root {0}; location = /sink {{ client_max_body_size 0; return 200; }} }} }}\n",
             root.display()
         ),
     );

@@ -115,6 +115,47 @@ pub fn connections(way: &Way, clients: u64, length: Duration) {
     println!("{{\"per_second\":{:.0}}}", count.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64());
 }
 
+/// One body of so many megabytes, towards the client.
+pub fn download(way: &Way, megabytes: u64) {
+    let mut stream = open(way, &trusting(b"http/1.1", true));
+    let size = megabytes << 20;
+    let range = format!("Range: bytes=0-{}", size - 1);
+    let head = format!("GET /big HTTP/1.1\r\nHost: {}\r\n{range}\r\nConnection: close\r\n\r\n", way.origin);
+    let started = Instant::now();
+    stream.write_all(head.as_bytes()).expect("ask");
+    let mut buffer = vec![0; 256 << 10];
+    let mut have = 0;
+    while have < size {
+        // The head is counted too: some hundred bytes.
+        have += match stream.read(&mut buffer).expect("a body") {
+            0 => panic!("the body ends after {have} bytes"),
+            length => length as u64,
+        };
+    }
+    told(size, started);
+}
+
+/// The same, towards the origin.
+pub fn upload(way: &Way, megabytes: u64) {
+    let mut stream = open(way, &trusting(b"http/1.1", true));
+    let size = megabytes << 20;
+    let head = format!("POST /sink HTTP/1.1\r\nHost: {}\r\nContent-Length: {size}\r\n\r\n", way.origin);
+    let started = Instant::now();
+    stream.write_all(head.as_bytes()).expect("ask");
+    let piece = vec![b'x'; 256 << 10];
+    for _ in 0..size / piece.len() as u64 {
+        stream.write_all(&piece).expect("a body");
+    }
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    told(size, started);
+}
+
+fn told(size: u64, started: Instant) {
+    println!("{{\"mb_per_second\":{:.0}}}", size as f64 / 1e6 / started.elapsed().as_secs_f64());
+}
+
 /// Requests over HTTP/2, `streams` at a time on one connection.
 pub fn streams(way: &Way, streams: u64, length: Duration) {
     alone(async {
