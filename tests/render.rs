@@ -158,7 +158,13 @@ fn a_ca_and_a_key_that_are_not_given_are_made_and_that_is_said() {
     assert_eq!(text(&given.stdout), text(&one.stdout));
     // Another one's key is refused here, and not by the proxy later; so is one that anybody could guess.
     let foreign = secrets(&other)[1].clone();
-    for (file, wrong, expected) in [(key, foreign.as_str(), "not the key"), (attestation, "guess", "32 bytes")] {
+    // The certificate is what the agent's pod sees of them, and a key in its file would be seen there too.
+    let both = secrets(&one)[..2].concat();
+    for (file, wrong, expected) in [
+        (key, foreign.as_str(), "not the key"),
+        (attestation, "guess", "32 bytes"),
+        (certificate, both.as_str(), "proxy_ca.certificate: expected certificates and nothing else"),
+    ] {
         let right = fs::read_to_string(file).expect("a file");
         fs::write(file, wrong).expect("write");
         let refused = render(&[&["--topology", "proxy-pod"], &flags[..]].concat());

@@ -161,6 +161,8 @@ pub mod path {
     pub const TOKEN_DIRECTORY: &str = "/var/run/secrets/openshell";
     /// The volume of the workspace, while it is seeded from the image's.
     pub const WORKSPACE_SEED: &str = "/workspace-pvc";
+    /// Where the workload writes what it forgets; policies grant it by default.
+    pub const TMP: &str = "/tmp";
     /// Directory of the CA's Secret.
     pub const CA_DIRECTORY: &str = "/var/run/openshell-proxy-ca";
     /// Directory of the attestation key's. In the agent's container nothing but Landlock keeps the workload, which is the same

@@ -15,9 +15,6 @@ use crate::contract::{
     SSH_SOCKET_NAME, env,
 };
 
-/// Where the workload writes what it forgets; policies grant it by default.
-const TMP: &str = "/tmp";
-
 /// A container of the supervisor's image.
 pub(super) fn supervisor(plan: &Plan<'_>, name: &'static str, security: Security) -> Container {
     let config = plan.config;
@@ -104,7 +101,7 @@ pub(super) fn agent(
         flags.push("--seccomp=gpu".into());
     }
     let user = &sandbox.driver_config.volume_mounts;
-    let tmp = !writable_root && !user.iter().any(|mount| mount.mount_path == TMP);
+    let tmp = !writable_root && !user.iter().any(|mount| mount.mount_path == path::TMP);
     let mut agent = Container::new(container::AGENT, plan.agent_image(), &config.image_pull_policy, security)
         .command(path::SIDELOADED, role, flags)
         .environment(identity(plan))
@@ -115,7 +112,7 @@ pub(super) fn agent(
             Mount::read_only(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY),
             Mount::read_write(volume::WORKSPACE, SANDBOX_HOME),
         ])
-        .mounts(tmp.then(|| Mount::read_write(volume::TMP, TMP)))
+        .mounts(tmp.then(|| Mount::read_write(volume::TMP, path::TMP)))
         .mounts(user.iter().map(Mount::from));
     agent.resources = resources(plan);
     agent

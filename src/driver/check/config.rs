@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
+use super::mounts::{self, is_at_or_above};
+use crate::contract::SANDBOX_HOME;
 use crate::driver::config::{DriverConfig, GREATEST_ID, LEAST_PROXY_ID, UpstreamProxyConfig, WorkspaceMode};
+use crate::driver::names::path::TMP;
 use crate::driver::problem::Problems;
 use crate::driver::shape::{self, LABEL_LENGTH};
 
@@ -84,7 +87,8 @@ fn ids(config: &DriverConfig, problems: &Problems) {
     }
 }
 
-/// The socket's directory is mounted whole, so it must be one of its own.
+/// The socket's directory is mounted whole, so it must be one of its own: two mounts of one place are none, and one above
+/// another hides it.
 fn spiffe(path: &str, problems: &Problems) {
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
     let sound = shape::is_plain_path(path) && !path.contains(char::is_whitespace) && !directory.is_empty();
@@ -94,6 +98,16 @@ fn spiffe(path: &str, problems: &Problems) {
             path,
             "an absolute path without spaces, in a directory of its own",
             "give it as /spiffe-workload-api/spire-agent.sock",
+        );
+    }
+    let workloads = [SANDBOX_HOME, TMP].into_iter().find(|taken| is_at_or_above(directory, taken));
+    let workloads = workloads.or(is_at_or_above(SANDBOX_HOME, directory).then_some(SANDBOX_HOME));
+    if let Some(taken) = mounts::reserved(directory).or(workloads).filter(|_| sound && !path.is_empty()) {
+        problems.with(
+            "provider_spiffe_workload_api_socket_path",
+            path,
+            format!("a directory that keeps clear of {taken}, where these pods have something else"),
+            "give it as /spiffe-workload-api/spire-agent.sock, in a directory of its own",
         );
     }
 }

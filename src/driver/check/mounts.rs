@@ -9,7 +9,7 @@ use crate::driver::sandbox::SandboxSpec;
 use crate::driver::shape;
 
 /// What the supervisor and the container runtime have for themselves. A mount at, below or above one is refused.
-const RESERVED: [&str; 13] = [
+const RESERVED: [&str; 15] = [
     "/opt/openshell",
     "/etc/openshell",
     path::UPSTREAM_AUTH_DIRECTORY,
@@ -20,6 +20,8 @@ const RESERVED: [&str; 13] = [
     "/run/secrets/openshell",
     "/run/secrets/openshell-tls",
     "/run/openshell-attestation",
+    "/run/openshell-proxy-ca",
+    path::WORKSPACE_SEED,
     "/proc",
     "/sys",
     "/dev",
@@ -46,7 +48,7 @@ pub(super) fn mounts(sandbox: &SandboxSpec, problems: &Problems) {
         if !shape::is_plain_path(target) {
             let expected = "an absolute path without `.`, `..`, `:`, and empty parts";
             problems.with(field("mount_path"), target, expected, "write the path out");
-        } else if let Some(taken) = RESERVED.into_iter().find(|reserved| meet(target, reserved)) {
+        } else if let Some(taken) = reserved(target) {
             let expected = format!("a path that is neither at, below nor above {taken}");
             problems.with(field("mount_path"), target, expected, "choose another path, such as /mnt/data");
         } else if is_at_or_above(target, SANDBOX_HOME) {
@@ -66,6 +68,11 @@ pub(super) fn mounts(sandbox: &SandboxSpec, problems: &Problems) {
     }
 }
 
+/// What a path meets of what the supervisor and the container runtime have for themselves.
+pub(super) fn reserved(path: &str) -> Option<&'static str> {
+    RESERVED.into_iter().find(|reserved| meet(path, reserved))
+}
+
 /// Whether one of two paths is the other, or in it, by either name of what is in `/run`: `/var/run` is the same directory in
 /// most images, and what is mounted at `/var` is above it there.
 pub(super) fn meet(one: &str, other: &str) -> bool {
@@ -82,7 +89,7 @@ pub(super) fn meet(one: &str, other: &str) -> bool {
 /// The directory that has two names.
 const RUN: &str = "/run";
 
-fn is_at_or_above(one: &str, other: &str) -> bool {
+pub(super) fn is_at_or_above(one: &str, other: &str) -> bool {
     let parts =
         |path: &str| -> Vec<String> { path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect() };
     parts(other).starts_with(&parts(one))

@@ -177,6 +177,12 @@ fn of_cluster(plan: &Plan<'_>, cluster: &Cluster, problems: &Problems) {
         let remedy = "make a certificate and its key for this sandbox alone";
         problems.without("proxy_ca", "a CA for topology proxy-pod", remedy);
     }
+    if let Some(ca) = &cluster.proxy_ca
+        && pem_labels(&ca.certificate).any(|label| label != CERTIFICATE)
+    {
+        let expected = "certificates and nothing else: the agent's pod mounts it, for everybody there to read";
+        problems.without("proxy_ca.certificate", expected, "take the key out of it: it is given apart");
+    }
     if let Some(key) = &cluster.attestation_key
         && key.0.len() < AttestationKey::LEAST
     {
@@ -186,4 +192,16 @@ fn of_cluster(plan: &Plan<'_>, cluster: &Cluster, problems: &Problems) {
     if cluster.sandbox_uid.is_some() && cluster.sandbox_api.is_none() {
         problems.without("sandbox_api", "the version of the Sandbox whose uid is given", "give it too");
     }
+    if cluster.stopped && cluster.sandbox_api.is_none() {
+        let remedy = "give it too, or delete the Pod: one that is there is running";
+        problems.without("sandbox_api", "the version of the Sandbox that is to be stopped", remedy);
+    }
+}
+
+/// What PEM calls a certificate (RFC 7468 section 5).
+const CERTIFICATE: &str = "CERTIFICATE";
+
+/// What each block of a PEM text says that it is (RFC 7468).
+fn pem_labels(text: &str) -> impl Iterator<Item = &str> {
+    text.split("-----BEGIN ").skip(1).map(|rest| rest.split("-----").next().unwrap_or_default())
 }

@@ -7,10 +7,11 @@ use super::{
     NetworkEnforcement, OpenShiftConfig, Peer, PlatformNetworkConfig, ProxyPodConfig, SidecarConfig, Sideload,
     TOKEN_TTL, Topology, UpstreamProxyConfig, WorkspaceMode,
 };
-use crate::driver::check;
 use crate::driver::place::Place;
 use crate::driver::problem::{Document, Errors, Problems};
 use crate::driver::read::Table;
+use crate::driver::{check, schema};
+use crate::spelling::nearest;
 
 /// Who fences a combined sandbox, by name.
 const ENFORCEMENTS: [(&str, NetworkEnforcement); 2] =
@@ -40,8 +41,10 @@ impl DriverConfig {
             }
         };
         if document.get(TABLE[0]).is_some() {
-            let found = TABLE.iter().try_fold(&mut document, |here, key| here.get_mut(key));
-            document = found.map_or_else(|| Value::Object(serde_json::Map::new()), Value::take);
+            document = match of_gateway(&document, &problems) {
+                Some(table) => table,
+                None => return problems.settle(Self::default()),
+            };
         }
         let config = Self::read(Table::root(document, &problems));
         problems.reading_is_done();
@@ -98,6 +101,34 @@ impl DriverConfig {
         table.finish();
         config
     }
+}
+
+/// The driver's table in a gateway's file. Its absence is told, and so is a field of its beside it: without them the defaults
+/// would be rendered, which is the topology that takes most.
+fn of_gateway(document: &Value, problems: &Problems) -> Option<Value> {
+    let whole = format!("[{}]", TABLE.join("."));
+    let mut here = document;
+    for (depth, key) in TABLE.iter().enumerate() {
+        let Some(found) = here.get(key) else {
+            let mut path = TABLE[..depth].join(".");
+            let keys: Vec<&str> = here.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+            let mut remedy = String::from("add it: an empty one stands for the defaults");
+            if let Some(near) = nearest(key, &keys) {
+                path = format!("{path}.{near}");
+                remedy = format!("did you mean {key:?}?");
+            }
+            problems.without(path, format!("the table {whole} in a gateway's file"), remedy);
+            return None;
+        };
+        here = found;
+    }
+    let fields = schema::of_config();
+    for key in document.as_object().into_iter().flatten().map(|(key, _)| key).filter(|key| *key != TABLE[0]) {
+        if fields["properties"].get(key).is_some() {
+            problems.without(key, format!("it within {whole}"), "move it there, or remove it");
+        }
+    }
+    Some(here.clone())
 }
 
 fn broken<T>(problems: Problems, place: Option<Place>, what: &str) -> Result<T, Errors> {

@@ -195,7 +195,8 @@ fn configs() -> impl Strategy<Value = DriverConfig> {
                 config.client_tls_secret_name.clone_from(&name);
             }
             if flags[5] {
-                config.provider_spiffe_workload_api_socket_path = format!("/{name}/s");
+                config.provider_spiffe_workload_api_socket_path =
+                    format!("{}/{name}-api/s", if flags[0] { "" } else { "/var/run" });
             }
             if flags[6] {
                 let secret = matches!(topology, Topology::Sidecar | Topology::CniSidecar);
@@ -292,7 +293,7 @@ proptest! {
     fn what_is_rendered_from_any_valid_input_is_what_the_api_takes(
         config in configs(), sandbox in sandboxes(), api in apis(), stopped: bool, openshift: bool,
     ) {
-        let mut cluster = crate::driver::Cluster { stopped, ..cluster(api) };
+        let mut cluster = crate::driver::Cluster { stopped: stopped && api.is_some(), ..cluster(api) };
         if openshift {
             cluster.namespace_annotations.insert(annotation::UID_RANGE.into(), "2000/10".into());
         }

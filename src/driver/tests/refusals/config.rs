@@ -146,6 +146,57 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "provider_spiffe_workload_api_socket_path = \"/spi ffe/agent.sock\"".into(),
             String::new(),
         ),
+        // Where these pods mount something of their own, by either name of /run, there is no room for a second mount.
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/var/run/secrets/openshell/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/var/run/secrets/spiffe/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/etc/openshell/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/etc/spiffe/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/run/openshell-sidecar/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/run/spire/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/var/run/openshell-proxy-ca/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/var/run/spire/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/opt/openshell/bin/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/opt/spire/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/sandbox/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/sandboxes/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/sandbox/below/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/spire/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/etc/openshell-tls/client/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/spire/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/run/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/run/spire/sockets/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/tmp/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/tmp/spire-agent/public/s\"".into(),
+        ),
         (
             "gateway_id",
             format!("workspace_mode = \"managed\"\ngateway_id = \"{}\"", &long[..34]),
@@ -186,7 +237,29 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "image_pull_secrets = [\" a \", \"\"]".into(),
         ),
         ("the document", "topology = ".into(), String::new()),
-        ("unknown", "[openshell.drivers.kubernetes]\nunknown = 1".into(), "[openshell.gateway]\nunknown = 1".into()),
+        (
+            "unknown",
+            "[openshell.drivers.kubernetes]\nunknown = 1".into(),
+            "[openshell.gateway]\nunknown = 1\n[openshell.drivers.kubernetes]".into(),
+        ),
+        // What is not found is not the defaults, which take most.
+        (
+            "openshell.drivers.kubernets",
+            "[openshell.drivers.kubernets]\ntopology = \"proxy-pod\"".into(),
+            "[openshell.drivers.kubernetes]\ntopology = \"proxy-pod\"".into(),
+        ),
+        (
+            "openshell.driver",
+            "[openshell.driver.kubernetes]\ntopology = \"proxy-pod\"".into(),
+            "[openshell.drivers.kubernetes]\ntopology = \"proxy-pod\"".into(),
+        ),
+        ("openshell.drivers", "[openshell.drivers.podman]".into(), "[openshell.drivers.kubernetes]".into()),
+        ("openshell", "[openshell.gateway]".into(), String::new()),
+        (
+            "topology",
+            "topology = \"sidecar\"\n[openshell.drivers.kubernetes]".into(),
+            "other = 1\n[openshell.drivers.kubernetes]\ntopology = \"sidecar\"".into(),
+        ),
     ];
     for (path, wrong, right) in &cases {
         refused(&problems_of_config(wrong), path, wrong);

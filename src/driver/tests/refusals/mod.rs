@@ -90,6 +90,11 @@ fn one_mistake_is_one_problem_with_its_place_and_what_was_meant() {
         let told = told(&text);
         assert!(told.starts_with(expected) && told.lines().count() == 1, "{told}\nis not {expected}");
     }
+    let text = "[openshell]\n[openshell.driver.kubernetes]\ntopology = \"proxy-pod\"\n";
+    let errors = DriverConfig::from_toml(text).expect_err("a mistake").in_file(Document::Config, "d.toml", text);
+    let expected = "d.toml:2:12: openshell.driver: expected the table [openshell.drivers.kubernetes] in a gateway's file; did \
+                    you mean \"drivers\"?";
+    assert_eq!(errors.to_string(), expected);
     let text = "namespac = \"a\"\n[sidecar]\nproxy_uid = 1\n[[platform_network.egress]]\ncidr = 3\nports = [70000]\n";
     let errors = DriverConfig::from_toml(text).expect_err("mistakes").in_file(Document::Config, "d.toml", text);
     let told = errors.to_string();

@@ -2,7 +2,7 @@
 
 use super::{LEAST, problems_together, refused};
 use crate::driver::tests::{ID, LOCAL, PLATFORM, SANDBOX, cluster, config, sandbox};
-use crate::driver::{AttestationKey, Cluster, DriverConfig, SandboxSpec, Topology};
+use crate::driver::{AttestationKey, Cluster, DriverConfig, ProxyCa, SandboxApi, SandboxSpec, Topology};
 
 #[test]
 fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
@@ -27,6 +27,17 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
     let none = Cluster::default();
     let (no_gpu, some_gpu) = (gpus(false), gpus(true));
     let short = Cluster { attestation_key: Some(AttestationKey("k".repeat(31))), ..cluster(None) };
+    let with_key = |certificate: &str| {
+        let ca = ProxyCa { certificate: certificate.into(), key: "(the key)".into() };
+        Cluster { proxy_ca: Some(ca), ..cluster(None) }
+    };
+    let pem = |label: &str| format!("-----BEGIN {label}-----\nMA==\n-----END {label}-----\n");
+    let (leaked, chain) = (
+        with_key(&[pem("CERTIFICATE"), pem("EC PRIVATE KEY")].concat()),
+        with_key(&[pem("CERTIFICATE"), pem("CERTIFICATE")].concat()),
+    );
+    let stopped = Cluster { stopped: true, ..cluster(None) };
+    let suspended = Cluster { stopped: true, ..cluster(Some(SandboxApi::V1Beta1)) };
     let orphan = Cluster { sandbox_uid: Some("u".into()), ..cluster(None) };
     let controls = "platform_network.controls = [\"example.com:443\"]";
     let relaxed = "process_binary_aware_network_policy = false\n";
@@ -119,7 +130,19 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
             (with("topology = \"proxy-pod\""), &least, &short),
             (with("topology = \"proxy-pod\""), &least, &usual),
         ),
+        (
+            "proxy_ca.certificate",
+            (with("topology = \"proxy-pod\""), &least, &leaked),
+            (with("topology = \"proxy-pod\""), &least, &chain),
+        ),
         ("sandbox_api", (with(""), &least, &orphan), (with(""), &least, &usual)),
+        // Without a Sandbox nothing could say that its pod is not to run.
+        ("sandbox_api", (with(""), &least, &stopped), (with(""), &least, &suspended)),
+        (
+            "sandbox_api",
+            (with("topology = \"proxy-pod\""), &least, &stopped),
+            (with("topology = \"proxy-pod\""), &least, &suspended),
+        ),
         (
             "proxy_auth_secret_name",
             (with(credential), &least, &usual),
