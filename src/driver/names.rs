@@ -198,6 +198,8 @@ pub mod env {
 
 /// Where a role answers probes, on loopback.
 pub const ADMIN: &str = "127.0.0.1:9090";
+/// Where the agent's supervisor does beside a proxy, whose loopback it shares.
+pub const AGENT_ADMIN: &str = "127.0.0.1:9091";
 /// Audience of the token for the gateway.
 pub const AUDIENCE: &str = "openshell-gateway";
 /// The resource of a GPU.

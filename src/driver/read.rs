@@ -89,6 +89,11 @@ impl<'p> Table<'p> {
         self
     }
 
+    /// Whether a field that is not read yet is there.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// A string, empty where there is none.
     pub(super) fn text(&mut self, key: &'static str) -> String {
         self.string(key).unwrap_or_default()

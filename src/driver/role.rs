@@ -85,10 +85,12 @@ pub(super) fn workspace_init(plan: &Plan<'_>) -> Container {
         .mounts([Mount::read_write(volume::WORKSPACE, path::WORKSPACE_SEED)])
 }
 
-/// The agent's container, with what every topology has in it; `role` and `flags` are what it calls.
+/// The agent's container, with what every topology has in it; `role` and `flags` are what it calls, `admin` is where that
+/// answers probes.
 pub(super) fn agent(
     plan: &Plan<'_>,
     security: Security,
+    admin: &str,
     role: &str,
     flags: impl IntoIterator<Item = String>,
 ) -> Container {
@@ -96,6 +98,7 @@ pub(super) fn agent(
     let security = confined(plan, security);
     let writable_root = !security.read_only_root;
     let mut flags: Vec<String> = flags.into_iter().collect();
+    flags.push(format!("--admin-bind={admin}"));
     flags.push(format!("--workdir={SANDBOX_HOME}"));
     if sandbox.gpu.is_some() {
         flags.push("--seccomp=gpu".into());
@@ -115,6 +118,7 @@ pub(super) fn agent(
         .mounts(tmp.then(|| Mount::read_write(volume::TMP, path::TMP)))
         .mounts(user.iter().map(Mount::from));
     agent.resources = resources(plan);
+    agent.readiness = readiness(path::SIDELOADED, admin);
     agent
 }
 
@@ -131,13 +135,13 @@ pub(super) fn network(plan: &Plan<'_>, security: Security, flags: impl IntoItera
         .environment(identity(plan))
         .mounts(policy_mount(plan))
         .mounts(auth);
-    network.readiness = readiness(path::SUPERVISOR);
+    network.readiness = readiness(path::SUPERVISOR, ADMIN);
     network
 }
 
 /// Asks the role's admin listener: with nothing but the executable itself.
-pub(super) fn readiness(program: &str) -> Value {
-    json!({"exec": {"command": [program, "health", ADMIN]}})
+pub(super) fn readiness(program: &str, admin: &str) -> Value {
+    json!({"exec": {"command": [program, "health", admin]}})
 }
 
 /// The flag by which Landlock keeps the workload's TCP, where it is to.

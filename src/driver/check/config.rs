@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use super::mounts::{self, is_at_or_above};
 use crate::contract::SANDBOX_HOME;
-use crate::driver::config::{DriverConfig, GREATEST_ID, LEAST_PROXY_ID, UpstreamProxyConfig, WorkspaceMode};
+use crate::driver::config::{
+    DriverConfig, GREATEST_ID, LEAST_PROXY_ID, LONGEST_START, UpstreamProxyConfig, WorkspaceMode,
+};
 use crate::driver::names::path::TMP;
 use crate::driver::problem::Problems;
 use crate::driver::shape::{self, LABEL_LENGTH};
@@ -51,6 +53,16 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
     }
     workspaces(config, problems);
     upstream(&config.upstream_proxy, problems);
+    shape::subdomain(problems, "proxy_pod.cluster_domain", &config.proxy_pod.cluster_domain);
+    for (path, seconds) in [
+        ("proxy_pod.start_timeout_secs", config.proxy_pod.start_timeout_secs),
+        ("platform_network.start_timeout_secs", config.platform_network.start_timeout_secs),
+    ] {
+        if !(1..=LONGEST_START).contains(&seconds) {
+            let expected = format!("a number from 1 to {LONGEST_START}");
+            problems.with(path, seconds, expected, "choose one in that range");
+        }
+    }
     peers(config, problems);
     ranges(config, problems);
     canaries(config, problems);
@@ -290,6 +302,21 @@ fn peers(config: &DriverConfig, problems: &Problems) {
     ];
     for (list, peers) in lists {
         for (index, peer) in peers.iter().enumerate() {
+            if let Some(cidr) = &peer.cidr {
+                let path = format!("{list}[{index}].cidr");
+                if Range::parse(cidr).is_none() {
+                    problems.with(
+                        &path,
+                        cidr,
+                        "a range of addresses: ADDRESS/BITS",
+                        "give one, such as 169.254.20.10/32",
+                    );
+                }
+                if !peer.namespace_selector.is_empty() || !peer.pod_selector.is_empty() {
+                    let expected = "a range or selectors, not both: NetworkPolicy has them apart";
+                    problems.with(path, cidr, expected, "make two peers of it");
+                }
+            }
             let selectors = [("namespace_selector", &peer.namespace_selector), ("pod_selector", &peer.pod_selector)];
             for (selector, labels) in selectors {
                 for (key, value) in labels {

@@ -58,6 +58,12 @@ fn of_topology(plan: &Plan<'_>, problems: &Problems) {
         let expected = format!("no credential of the corporate proxy in topology {}", topology.name());
         problems.with("proxy_auth_secret_name", name, expected, "use sidecar or cni-sidecar, or remove the Secret");
     }
+    if topology == Topology::ProxyPod && plan.gateway().is_some() && config.proxy_pod.gateway_peers.is_empty() {
+        let expected = "whom the agent's pod may reach as the gateway that grpc_endpoint names";
+        let remedy =
+            "name its pods or its range and their port, or [{}] where another NetworkPolicy lets them be reached";
+        problems.without("proxy_pod.gateway_peers", expected, remedy);
+    }
     let unprivileged = topology == Topology::ProxyPod || plan.is_fenced_by_platform();
     if config.app_armor_profile == Some(AppArmor::Unconfined) && unprivileged {
         let remedy = "remove the field, or choose RuntimeDefault: nothing in these pods needs to be unconfined";

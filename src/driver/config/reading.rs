@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::{
-    Affinity, AppArmor, DriverConfig, EgressRange, GREATEST_ID, LEAST_PROXY_ID, LandlockNet, ManagedSshIngress,
-    NetworkEnforcement, OpenShiftConfig, Peer, PlatformNetworkConfig, ProxyPodConfig, SidecarConfig, Sideload,
-    TOKEN_TTL, Topology, UpstreamProxyConfig, WorkspaceMode,
+    Affinity, AppArmor, DriverConfig, EgressRange, GREATEST_ID, IpFamily, LEAST_PROXY_ID, LONGEST_START, LandlockNet,
+    ManagedSshIngress, NetworkEnforcement, OpenShiftConfig, Peer, PlatformNetworkConfig, ProxyPodConfig, SidecarConfig,
+    Sideload, TOKEN_TTL, Topology, UpstreamProxyConfig, WorkspaceMode,
 };
 use crate::driver::place::Place;
 use crate::driver::problem::{Document, Errors, Problems};
@@ -182,6 +182,11 @@ fn proxy_pod(mut table: Table<'_>, defaults: ProxyPodConfig) -> ProxyPodConfig {
         affinity: table.choice("affinity", &choices).unwrap_or(defaults.affinity),
         dns_peers: peers(&mut table, "dns_peers").unwrap_or(defaults.dns_peers),
         gateway_peers: peers(&mut table, "gateway_peers").unwrap_or(defaults.gateway_peers),
+        cluster_domain: table.string("cluster_domain").unwrap_or(defaults.cluster_domain),
+        ip_family: table
+            .choice("ip_family", &[("ipv4", IpFamily::Ipv4), ("any", IpFamily::Any)])
+            .unwrap_or(defaults.ip_family),
+        start_timeout_secs: start_timeout(&mut table).unwrap_or(defaults.start_timeout_secs),
         canaries: table.strings("canaries").unwrap_or(defaults.canaries),
         landlock_net: table.choice("landlock_net", &LANDLOCK_NET).unwrap_or_default(),
     };
@@ -196,10 +201,15 @@ fn platform_network(mut table: Table<'_>, defaults: PlatformNetworkConfig) -> Pl
         egress: table.tables("egress").unwrap_or_default().into_iter().map(egress_range).collect(),
         canaries: table.strings("canaries").unwrap_or_default(),
         controls: table.strings("controls").unwrap_or_default(),
+        start_timeout_secs: start_timeout(&mut table).unwrap_or(defaults.start_timeout_secs),
         landlock_net: table.choice("landlock_net", &LANDLOCK_NET).unwrap_or_default(),
     };
     table.finish();
     platform
+}
+
+fn start_timeout(table: &mut Table<'_>) -> Option<u32> {
+    table.bounded("start_timeout_secs", 1, LONGEST_START)
 }
 
 fn egress_range(mut table: Table<'_>) -> EgressRange {
@@ -233,9 +243,11 @@ fn peers(table: &mut Table<'_>, key: &'static str) -> Option<Vec<Peer>> {
     let read = |mut peer: Table<'_>| {
         let namespace_selector = peer.string_map("namespace_selector");
         let pod_selector = peer.string_map("pod_selector");
+        let port_is_said = peer.has("port");
         let port = peer.bounded("port", 1, u32::from(u16::MAX)).and_then(|port| u16::try_from(port).ok());
-        let read = Peer { namespace_selector, pod_selector, port: port.unwrap_or(0) };
-        if port.is_none() && !read.is_empty() {
+        let cidr = peer.string("cidr");
+        let read = Peer { namespace_selector, pod_selector, cidr, port: port.unwrap_or(0) };
+        if port.is_none() && !port_is_said && !read.is_empty() {
             let remedy = "give the pods' own port: policies are judged behind the Service";
             peer.problems().without(peer.path("port"), "a port from 1 to 65535", remedy);
         }

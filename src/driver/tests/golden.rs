@@ -16,7 +16,9 @@ fn compare(name: &str, text: &str) {
 }
 
 /// Settings that a golden file shows, and those without which they are refused.
-const GATEWAY: &str = "grpc_endpoint = \"https://gateway.openshell.svc:8080\"\n";
+const GATEWAY: &str = "grpc_endpoint = \"https://gateway.openshell.svc:8080\"\n\
+                       proxy_pod.gateway_peers = [{namespace_selector = {\"kubernetes.io/metadata.name\" = \"openshell\"}, \
+                       pod_selector = {app = \"gateway\"}, port = 8080}]\n";
 const TLS: &str = "client_tls_secret_name = \"openshell-client-tls\"\n";
 const SPIFFE: &str = "provider_spiffe_workload_api_socket_path = \"/spiffe-workload-api/spire-agent.sock\"\n";
 const PARENT: &str = "https_proxy = \"http://proxy.corp.example:8080\"\nno_proxy = \"internal.example,10.0.0.0/8\"\n";

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{cluster, containers};
 use crate::driver::cluster::SandboxApi;
 use crate::driver::config::{
-    Affinity, EgressRange, NetworkEnforcement, SidecarConfig, Sideload, Topology, UpstreamProxyConfig,
+    Affinity, EgressRange, NetworkEnforcement, Peer, SidecarConfig, Sideload, Topology, UpstreamProxyConfig,
 };
 use crate::driver::names::volume::ALL as VOLUMES;
 use crate::driver::names::{self, annotation, label};
@@ -190,6 +190,8 @@ fn configs() -> impl Strategy<Value = DriverConfig> {
             config.proxy_pod.affinity = affinity;
             if flags[3] {
                 config.grpc_endpoint = Some("https://gateway:1".into());
+                let gateway = Peer { cidr: Some("192.0.2.0/24".into()), port: 1, ..Peer::default() };
+                config.proxy_pod.gateway_peers = vec![gateway];
             }
             if flags[4] {
                 config.client_tls_secret_name.clone_from(&name);

@@ -54,6 +54,33 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "[proxy_pod]\ncanaries = [\"a:1\", \"b\"]".into(),
             "[proxy_pod]\ncanaries = [\"a:1\", \"[::1]:2\"]".into(),
         ),
+        (
+            "proxy_pod.dns_peers[0].cidr",
+            "[proxy_pod]\ndns_peers = [{cidr = \"169.254.20.10\", port = 53}]".into(),
+            "[proxy_pod]\ndns_peers = [{cidr = \"169.254.20.10/32\", port = 53}]".into(),
+        ),
+        (
+            "platform_network.gateway_peers[0].cidr",
+            "platform_network.gateway_peers = [{cidr = \"fd00::/8\", pod_selector = {a = \"b\"}, port = 1}]".into(),
+            "platform_network.gateway_peers = [{cidr = \"fd00::/8\", port = 1}, {pod_selector = {a = \"b\"}, port = 1}]"
+                .into(),
+        ),
+        (
+            "proxy_pod.cluster_domain",
+            "[proxy_pod]\ncluster_domain = \"a b\"".into(),
+            "[proxy_pod]\ncluster_domain = \"k8s.corp.example\"".into(),
+        ),
+        ("proxy_pod.ip_family", "[proxy_pod]\nip_family = \"ipv6\"".into(), "[proxy_pod]\nip_family = \"any\"".into()),
+        (
+            "proxy_pod.start_timeout_secs",
+            "[proxy_pod]\nstart_timeout_secs = 0".into(),
+            "[proxy_pod]\nstart_timeout_secs = 86400".into(),
+        ),
+        (
+            "platform_network.start_timeout_secs",
+            "platform_network.start_timeout_secs = 86401".into(),
+            "platform_network.start_timeout_secs = 1".into(),
+        ),
         ("proxy_pod.gateway_peers", "[proxy_pod]\ngateway_peers = []".into(), "[proxy_pod]\n".into()),
         (
             "proxy_pod.dns_peers[0].port",

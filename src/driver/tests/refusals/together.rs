@@ -153,6 +153,21 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
             (with(&format!("topology = \"proxy-pod\"\n{credential}")), &least, &usual),
             (with("topology = \"proxy-pod\"\nhttps_proxy = \"http://p:80\"\n"), &least, &usual),
         ),
+        // The fence would have no rule for it.
+        (
+            "proxy_pod.gateway_peers",
+            (with("topology = \"proxy-pod\"\ngrpc_endpoint = \"https://g:1\""), &least, &usual),
+            (with("topology = \"sidecar\"\ngrpc_endpoint = \"https://g:1\""), &least, &usual),
+        ),
+        (
+            "proxy_pod.gateway_peers",
+            (with("topology = \"proxy-pod\"\ngrpc_endpoint = \"https://g:1\""), &least, &usual),
+            (
+                with("topology = \"proxy-pod\"\ngrpc_endpoint = \"https://g:1\"\nproxy_pod.gateway_peers = [{}]"),
+                &least,
+                &usual,
+            ),
+        ),
         (
             "network_enforcement",
             (with(&format!("topology = \"sidecar\"\n{PLATFORM}")), &least, &usual),
