@@ -1,15 +1,14 @@
 //! The containers that call the roles: each role's image, command, identity, environment and mounts, in one place for all
 //! topologies.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use super::config::LandlockNet;
 use super::container::{Container, Mount, Security};
-use super::names::{ADMIN, GPU, container, path, volume};
-use super::object::{Fields, strings};
+use super::names::{ADMIN, container, path, volume};
+use super::object::strings;
 use super::plan::Plan;
+use super::resources::Resources;
 use crate::contract::{
     CLIENT_TLS_DIRECTORY, IMAGE_POLICY_PATH, Ids, PROXY_TLS_DIRECTORY, SANDBOX_HOME, SIDECAR_DIRECTORY,
     SSH_SOCKET_NAME, env,
@@ -117,7 +116,7 @@ pub(super) fn agent(
         ])
         .mounts(tmp.then(|| Mount::read_write(volume::TMP, path::TMP)))
         .mounts(user.iter().map(Mount::from));
-    agent.resources = resources(plan);
+    agent.resources = Resources::of(sandbox).build();
     agent.readiness = readiness(path::SIDELOADED, admin);
     agent
 }
@@ -213,34 +212,4 @@ pub(super) fn main_process(plan: &Plan<'_>) -> String {
 /// not, and in JSON a dollar can be written without one.
 fn literal(value: &Value) -> String {
     value.to_string().replace('$', "\\u0024")
-}
-
-/// The agent's resources: the gateway's, with the sandbox's own over them, then the user's for what is not said yet.
-fn resources(plan: &Plan<'_>) -> Value {
-    let sandbox = plan.sandbox;
-    let mut requests = sandbox.platform_config.requests.clone();
-    let mut limits = sandbox.platform_config.limits.clone();
-    let typed = &sandbox.resources;
-    for (name, request, limit) in
-        [("cpu", &typed.cpu_request, &typed.cpu_limit), ("memory", &typed.memory_request, &typed.memory_limit)]
-    {
-        if let Some(limit) = limit {
-            limits.insert(name.into(), limit.clone());
-        }
-        // What is limited is reserved as well, or the scheduler would promise it to others.
-        if let Some(request) = request.as_ref().or(limit.as_ref()) {
-            requests.insert(name.into(), request.clone());
-        }
-    }
-    if let Some(count) = sandbox.gpu {
-        limits.insert(GPU.into(), count.to_string());
-    }
-    let fill = |all: &mut BTreeMap<String, String>, more: &BTreeMap<String, String>| {
-        for (name, quantity) in more {
-            all.entry(name.clone()).or_insert_with(|| quantity.clone());
-        }
-    };
-    fill(&mut requests, &sandbox.driver_config.requests);
-    fill(&mut limits, &sandbox.driver_config.limits);
-    Fields::new().maybe("limits", strings(&limits)).maybe("requests", strings(&requests)).build()
 }

@@ -9,7 +9,7 @@ use crate::driver::config::{
 };
 use crate::driver::names::path::TMP;
 use crate::driver::problem::Problems;
-use crate::driver::shape::{self, LABEL_LENGTH};
+use crate::driver::shape::{self, LABEL_LENGTH, Quantity};
 
 /// Letters that every managed namespace leaves for the workspace's name.
 const WORKSPACE_ROOM: usize = 19;
@@ -36,6 +36,10 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
         shape::subdomain(problems, &format!("image_pull_secrets[{index}]"), name);
     }
     shape::quantity(problems, "workspace_default_storage_size", &config.workspace_default_storage_size);
+    if Quantity::parse(&config.workspace_default_storage_size).is_some_and(|size| !size.is_positive()) {
+        let (size, expected) = (&config.workspace_default_storage_size, "more than nothing: no claim is of nothing");
+        problems.with("workspace_default_storage_size", size, expected, "write a size, such as 2Gi");
+    }
     images(config, problems);
     ids(config, problems);
     if !config.host_gateway_ip.is_empty() && config.host_gateway_ip.parse::<IpAddr>().is_err() {
@@ -157,15 +161,6 @@ fn workspaces(config: &DriverConfig, problems: &Problems) {
                 let most = LABEL_LENGTH - WORKSPACE_ROOM - "openshell--".len();
                 let expected = format!("a DNS label of at most {most} letters: a-z, 0-9 and -, not at its ends");
                 problems.with("gateway_id", &config.gateway_id, expected, "choose a shorter one");
-            }
-            let ingress = &config.managed_ssh_ingress;
-            if ingress.enabled && ingress.gateway_namespace.is_empty() {
-                let remedy = "name the gateway's namespace, or set managed_ssh_ingress.enabled = false";
-                problems.without("managed_ssh_ingress.gateway_namespace", "a namespace", remedy);
-            }
-            if ingress.enabled && ingress.gateway_pod_selector.is_empty() {
-                let remedy = "name labels of the gateway's pods: an empty selector is every pod";
-                problems.without("managed_ssh_ingress.gateway_pod_selector", "at least one label", remedy);
             }
         }
         WorkspaceMode::Operator { label, file } => {

@@ -76,14 +76,21 @@ pub(super) fn reserved(path: &str) -> Option<&'static str> {
 /// Whether one of two paths is the other, or in it, by either name of what is in `/run`: `/var/run` is the same directory in
 /// most images, and what is mounted at `/var` is above it there.
 pub(super) fn meet(one: &str, other: &str) -> bool {
-    let below_var = |path: &str| path.strip_prefix("/var").filter(|rest| is_at_or_above(RUN, rest)).map(str::to_owned);
-    let short = |path: &str| below_var(path).unwrap_or_else(|| path.to_owned());
     let long = |path: &str| match is_at_or_above(RUN, path) {
         true => format!("/var{path}"),
         false => path.to_owned(),
     };
-    let meets = |one: &str, other: &str| is_at_or_above(one, other) || is_at_or_above(other, one);
-    meets(&short(one), &short(other)) || meets(&long(one), &long(other))
+    let (one_long, other_long) = (long(one), long(other));
+    let met = is_at_or_above(&one_long, &other_long) || is_at_or_above(&other_long, &one_long);
+    met || meet_in_run(one, other)
+}
+
+/// The same where `/var/run` is a link, as in most images: what is at `/var` is then not above what is in `/run`.
+pub(super) fn meet_in_run(one: &str, other: &str) -> bool {
+    let below_var = |path: &str| path.strip_prefix("/var").filter(|rest| is_at_or_above(RUN, rest)).map(str::to_owned);
+    let short = |path: &str| below_var(path).unwrap_or_else(|| path.to_owned());
+    let (one, other) = (short(one), short(other));
+    is_at_or_above(&one, &other) || is_at_or_above(&other, &one)
 }
 
 /// The directory that has two names.

@@ -6,6 +6,7 @@ use super::{annotations, mounts};
 use crate::contract::env;
 use crate::driver::names;
 use crate::driver::problem::Problems;
+use crate::driver::resources::is_resource;
 use crate::driver::sandbox::{GPUS, SandboxSpec, Toleration};
 use crate::driver::shape;
 
@@ -124,8 +125,10 @@ fn resources(sandbox: &SandboxSpec, problems: &Problems) {
     ] {
         for (name, quantity) in quantities {
             let path = format!("{path}.{name}");
-            if !shape::is_label_key(name) {
-                problems.without(&path, "a resource, such as cpu or nvidia.com/gpu", "correct its name");
+            if !is_resource(name) {
+                let expected =
+                    "cpu, memory, ephemeral-storage, or another resource with its domain, such as nvidia.com/gpu";
+                problems.without(&path, expected, "correct its name");
             }
             shape::quantity(problems, &path, quantity);
         }

@@ -77,17 +77,6 @@ pub enum WorkspaceMode {
     },
 }
 
-/// Who may come in by SSH, in managed namespaces.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ManagedSshIngress {
-    /// Whether anybody may.
-    pub enabled: bool,
-    /// The namespace of the gateway.
-    pub gateway_namespace: String,
-    /// Labels of its pods.
-    pub gateway_pod_selector: BTreeMap<String, String>,
-}
-
 /// Settings of the sidecar topologies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidecarConfig {
@@ -260,8 +249,6 @@ pub struct DriverConfig {
     pub supervisor_image_pull_policy: String,
     /// Secrets with the registries' credentials.
     pub image_pull_secrets: Vec<String>,
-    /// Who may come in by SSH.
-    pub managed_ssh_ingress: ManagedSshIngress,
     /// The supervisor's image.
     pub supervisor_image: String,
     /// How the executable comes into the agent's container.
@@ -330,7 +317,6 @@ impl Default for DriverConfig {
             image_pull_policy: String::new(),
             supervisor_image_pull_policy: String::new(),
             image_pull_secrets: Vec::new(),
-            managed_ssh_ingress: ManagedSshIngress::default(),
             supervisor_image: concat!("openshell-supervisor:", env!("CARGO_PKG_VERSION")).into(),
             supervisor_sideload_method: Sideload::ImageVolume,
             topology: Topology::Combined,

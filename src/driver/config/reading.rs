@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{
     Affinity, AppArmor, DriverConfig, EgressRange, GREATEST_ID, IpFamily, LEAST_PROXY_ID, LONGEST_START, LandlockNet,
-    ManagedSshIngress, NetworkEnforcement, OpenShiftConfig, Peer, PlatformNetworkConfig, ProxyPodConfig, SidecarConfig,
-    Sideload, TOKEN_TTL, Topology, UpstreamProxyConfig, WorkspaceMode,
+    NetworkEnforcement, OpenShiftConfig, Peer, PlatformNetworkConfig, ProxyPodConfig, SidecarConfig, Sideload,
+    TOKEN_TTL, Topology, UpstreamProxyConfig, WorkspaceMode,
 };
 use crate::driver::place::Place;
 use crate::driver::problem::{Document, Errors, Problems};
@@ -65,7 +65,6 @@ impl DriverConfig {
             image_pull_policy: table.text("image_pull_policy"),
             supervisor_image_pull_policy: table.text("supervisor_image_pull_policy"),
             image_pull_secrets: trimmed(table.strings("image_pull_secrets").unwrap_or_default()),
-            managed_ssh_ingress: ssh_ingress(table.table("managed_ssh_ingress")),
             supervisor_image: text(&mut table, "supervisor_image", &defaults.supervisor_image),
             supervisor_sideload_method: table
                 .choice("supervisor_sideload_method", &sideload)
@@ -97,6 +96,7 @@ impl DriverConfig {
             sandbox_uid: table.bounded("sandbox_uid", 1, GREATEST_ID),
             sandbox_gid: table.bounded("sandbox_gid", 1, GREATEST_ID),
         };
+        ssh_ingress(table.table("managed_ssh_ingress"));
         warm_pooling(table.optional_table("warm_pooling"));
         table.finish();
         config
@@ -154,14 +154,16 @@ fn trimmed(names: Vec<String>) -> Vec<String> {
     names.iter().map(|name| name.trim()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-fn ssh_ingress(mut table: Table<'_>) -> ManagedSshIngress {
-    let ingress = ManagedSshIngress {
-        enabled: table.boolean("enabled").unwrap_or(false),
-        gateway_namespace: table.text("gateway_namespace"),
-        gateway_pod_selector: table.string_map("gateway_pod_selector"),
-    };
+/// Read so that a gateway's file passes: who makes the namespace lets people into it, and nothing here would.
+fn ssh_ingress(mut table: Table<'_>) {
+    if table.boolean("enabled") == Some(true) {
+        let remedy =
+            "set it to false: the NetworkPolicy that lets the gateway in belongs to who makes the managed namespaces";
+        table.problems().with(table.path("enabled"), true, "no ingress by SSH", remedy);
+    }
+    table.text("gateway_namespace");
+    table.string_map("gateway_pod_selector");
     table.finish();
-    ingress
 }
 
 fn sidecar(mut table: Table<'_>, defaults: &SidecarConfig) -> SidecarConfig {

@@ -221,12 +221,12 @@ fn runtime_class_sideload_and_resources_go_by_their_precedence() {
     assert_eq!(
         resources(
             "resources: {cpu_limit: \"2\", memory_request: 1Gi, memory_limit: 2Gi}\ngpu: {count: 3}\n\
-             driver_config: {containers: {agent: {resources: {requests: {cpu: \"9\", a.b/c: \"1\"}}}}}\n\
+             driver_config: {containers: {agent: {resources: {requests: {cpu: \"9\"}, limits: {a.b/c: \"1\"}}}}}\n\
              platform_config: {resources_raw: {limits: {cpu: \"8\", ephemeral-storage: 1Gi}}}\n"
         ),
         json!({
-            "limits": {"cpu": "2", "ephemeral-storage": "1Gi", "memory": "2Gi", "nvidia.com/gpu": "3"},
-            "requests": {"a.b/c": "1", "cpu": "2", "memory": "1Gi"},
+            "limits": {"a.b/c": "1", "cpu": "2", "ephemeral-storage": "1Gi", "memory": "2Gi", "nvidia.com/gpu": "3"},
+            "requests": {"cpu": "2", "memory": "1Gi"},
         })
     );
     let gpu = spec("", "gpu: {}\n");

@@ -231,17 +231,14 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
         ),
         ("gateway_id", "workspace_mode = \"managed\"\ngateway_id = \"\"".into(), "gateway_id = \"\"".into()),
         (
-            "managed_ssh_ingress.gateway_namespace",
-            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = true\ngateway_pod_selector = {a = \"b\"}"
-                .into(),
+            // Nothing that is rendered would let anybody in.
+            "managed_ssh_ingress.enabled",
             "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = true\ngateway_namespace = \"n\"\n\
              gateway_pod_selector = {a = \"b\"}"
                 .into(),
-        ),
-        (
-            "managed_ssh_ingress.gateway_pod_selector",
-            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = true\ngateway_namespace = \"n\"".into(),
-            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = false".into(),
+            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = false\ngateway_namespace = \"n\"\n\
+             gateway_pod_selector = {a = \"b\"}"
+                .into(),
         ),
         (
             "operator_namespace_label",
@@ -257,6 +254,11 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "workspace_default_storage_size",
             "workspace_default_storage_size = \"2 Gi\"".into(),
             "workspace_default_storage_size = \"\"".into(),
+        ),
+        (
+            "workspace_default_storage_size",
+            "workspace_default_storage_size = \"0Gi\"".into(),
+            "workspace_default_storage_size = \"1\"".into(),
         ),
         (
             "image_pull_secrets[1]",
