@@ -77,7 +77,7 @@ pub(super) fn of_agent_image(
         .mounts([Mount::read_only(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY)])
 }
 
-/// Seeds a claimed workspace from the image's, once. Of the agent's image, since what it copies is in there.
+/// Seeds the workspace from the image's, once. Of the agent's image, since what it copies is in there.
 pub(super) fn workspace_init(plan: &Plan<'_>) -> Container {
     let flags = [SANDBOX_HOME.to_owned(), path::WORKSPACE_SEED.to_owned()];
     of_agent_image(plan, container::WORKSPACE, "workspace", flags)

@@ -242,13 +242,37 @@ fn a_user_who_mounts_below_the_workspace_has_no_claim_and_still_a_workspace() {
     let sandbox = objects.last().expect("a Sandbox").value();
     assert!(sandbox["spec"]["volumeClaimTemplates"].is_null());
     let spec = agent_spec(&objects);
-    assert!(!names_of(&spec["initContainers"]).contains(&"workspace-init"));
     assert!(mounts(container(spec, "agent"), "workspace") && !mounts(container(spec, "agent"), "tmp"));
     let objects = of(Topology::Sidecar, LOCAL, SANDBOX, api);
     assert_eq!(
         objects.last().expect("a Sandbox").value()["spec"]["volumeClaimTemplates"][0]["metadata"]["name"],
         "workspace"
     );
+}
+
+#[test]
+fn whatever_volume_covers_the_images_workspace_is_seeded_from_it_first() {
+    let mounted = "driver_config:\n  volumes: [{name: d, persistent_volume_claim: {claim_name: c}}]\n  \
+                   containers: {agent: {volume_mounts: [{name: d, mount_path: /sandbox/d}]}}\n";
+    let api = Some(SandboxApi::V1Beta1);
+    for (name, topology) in Topology::ALL {
+        for (more, api) in [("", None), ("", api), ("persistent_workspace: false\n", api), (mounted, api)] {
+            let objects = of(topology, LOCAL, &format!("{SANDBOX}{more}"), api);
+            let spec = agent_spec(&objects);
+            let (init, agent) = (container(spec, "workspace-init"), container(spec, "agent"));
+            let place = |container: &Value, path: &str| {
+                let found = container["volumeMounts"]
+                    .as_array()
+                    .expect("mounts")
+                    .iter()
+                    .find(|mount| mount["mountPath"] == path);
+                found.unwrap_or_else(|| panic!("{name}: nothing at {path} of {container:#}"))["name"].clone()
+            };
+            assert_eq!(place(init, "/workspace-pvc"), place(agent, "/sandbox"), "{name}");
+            assert_eq!(init["image"], agent["image"], "{name}: what is copied is in that image");
+            assert_eq!(init["securityContext"]["runAsUser"], 1000, "{name}");
+        }
+    }
 }
 
 #[test]
