@@ -127,9 +127,20 @@ pub(super) fn is_plain_path(text: &str) -> bool {
     }) && !text.contains(|letter: char| letter.is_control() || letter == ':')
 }
 
-/// A reference of an image, as far as it can be told without asking: no space, no control character, not empty.
+/// A reference of an image, as far as it can be told without asking: no space, no control character, not empty, and no capital
+/// letter but in the registry's name, the tag and the digest.
 pub(super) fn is_image(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$')
+    let name = text.split('@').next().unwrap_or(text);
+    let tag = name.rfind(':').filter(|at| !name[*at..].contains('/'));
+    let name = &name[..tag.unwrap_or(name.len())];
+    let path = match name.split_once('/') {
+        // What looks like no host is a part of the path (distribution's `splitDockerDomain`).
+        Some((host, path)) if host.contains(['.', ':']) || host.bytes().any(|byte| byte.is_ascii_uppercase()) => path,
+        _ => name,
+    };
+    !path.is_empty()
+        && !path.bytes().any(|byte| byte.is_ascii_uppercase())
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$')
 }
 
 fn ends_are(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
@@ -165,6 +176,16 @@ pub(super) fn quantity(problems: &Problems, path: &str, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_has_capital_letters_where_registries_take_them() {
+        for image in ["a", "a/b:C", "A.example/b", "A/b", "localhost:5000/a/b:Tag@sha256:AB", "a@sha256:0"] {
+            assert!(is_image(image), "{image}");
+        }
+        for image in ["", "A", "a/B", "r.example/a/B:c", "a b", "a$(B)", "r.example/:c", "A:b"] {
+            assert!(!is_image(image), "{image}");
+        }
+    }
 
     #[test]
     fn quantities_are_compared_whatever_they_are_written_in() {

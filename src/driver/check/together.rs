@@ -242,6 +242,16 @@ fn of_cluster(plan: &Plan<'_>, cluster: &Cluster, problems: &Problems) {
     {
         let expected = format!("{} bytes at least, not {}", AttestationKey::LEAST, key.0.len());
         problems.without("attestation_key", expected, "make a random one for this sandbox alone");
+    } else if let Some(key) = &cluster.attestation_key
+        && (key.0.bytes().filter(u8::is_ascii_graphic).count() < AttestationKey::LEAST
+            || key.0.trim_end().contains(|letter: char| letter.is_control()))
+    {
+        let expected = format!("{} printable letters at least, and no control characters", AttestationKey::LEAST);
+        problems.without(
+            "attestation_key",
+            expected,
+            "make a random one for this sandbox alone, such as 32 bytes in hexadecimal",
+        );
     }
     if cluster.sandbox_uid.is_some() && cluster.sandbox_api.is_none() {
         problems.without("sandbox_api", "the version of the Sandbox whose uid is given", "give it too");

@@ -98,6 +98,11 @@ impl DriverConfig {
         };
         ssh_ingress(table.table("managed_ssh_ingress"));
         warm_pooling(table.optional_table("warm_pooling"));
+        table.elsewhere("proxy_uid", "sidecar.proxy_uid or proxy_pod.proxy_uid");
+        table.elsewhere("proxy_gid", "sidecar.proxy_gid");
+        for list in ["dns_peers", "gateway_peers", "canaries"] {
+            table.elsewhere(list, &format!("proxy_pod.{list} or platform_network.{list}"));
+        }
         table.finish();
         config
     }

@@ -216,7 +216,7 @@ fn runtime_class_sideload_and_resources_go_by_their_precedence() {
         let spec = spec(&format!("default_runtime_class_name = \"{class}\"\n"), "");
         names_of(&spec["initContainers"]).contains(&"openshell-supervisor-install")
     };
-    assert!(sideload("kata-qemu") && sideload("gvisor") && !sideload("runc"));
+    assert!(sideload("kata-qemu") && sideload("gvisor") && sideload("runsc-hostnet") && !sideload("runc"));
     let resources = |more: &str| container(&spec("", more), "agent")["resources"].clone();
     assert_eq!(
         resources(

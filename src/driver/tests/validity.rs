@@ -362,6 +362,21 @@ proptest! {
         let again = render(&config, &sandbox, &cluster).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
         prop_assert_eq!(to_yaml(&objects), to_yaml(&again));
         prop_assert!(serde_json::from_str::<Value>(&to_json(&objects)).is_ok());
+        // The API refuses another claim for a Sandbox that is there, so whatever else changes, that does not.
+        let claims = |objects: &[Object]| -> Vec<Value> {
+            objects.iter().map(|object| object.value()["spec"]["volumeClaimTemplates"].clone()).filter(|claims| !claims.is_null()).collect()
+        };
+        prop_assert_eq!(claims(&objects).len(), usize::from(api.is_some() && sandbox.persistent_workspace && !sandbox.driver_config.volume_mounts.iter().any(|mount| mount.mount_path.starts_with("/sandbox/"))));
+        let mut edited = sandbox.clone();
+        edited.image = "another.example.com/image:2".into();
+        edited.command.push("more".into());
+        edited.labels.insert("more".into(), "x".into());
+        edited.log_level = "info".into();
+        let mut later = config.clone();
+        later.supervisor_image = "another.example.com/supervisor:2".into();
+        let owned = crate::driver::Cluster { stopped: !stopped && api.is_some(), sandbox_uid: api.map(|_| "u".into()), ..cluster };
+        let after = render(&later, &edited, &owned).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
+        prop_assert_eq!(claims(&objects), claims(&after));
     }
 }
 

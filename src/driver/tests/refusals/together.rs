@@ -27,6 +27,8 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
     let none = Cluster::default();
     let (no_gpu, some_gpu) = (gpus(false), gpus(true));
     let short = Cluster { attestation_key: Some(AttestationKey("k".repeat(31))), ..cluster(None) };
+    let [spaces, control] = [" ".repeat(64), "k\u{1}".repeat(40)]
+        .map(|key| Cluster { attestation_key: Some(AttestationKey(key)), ..cluster(None) });
     let granting = |path: &str| {
         sandbox(&format!(
             "{LEAST}policy: {{version: 1, filesystem_policy: {{read_only: [/usr], read_write: [/tmp, {path}]}}}}\n"
@@ -152,6 +154,8 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
             (with("topology = \"proxy-pod\""), &least, &leaked),
             (with("topology = \"proxy-pod\""), &least, &chain),
         ),
+        ("attestation_key", (with("topology = \"proxy-pod\""), &least, &spaces), (with(""), &least, &usual)),
+        ("attestation_key", (with("topology = \"proxy-pod\""), &least, &control), (with(""), &least, &usual)),
         ("sandbox_api", (with(""), &least, &orphan), (with(""), &least, &usual)),
         // Without a Sandbox nothing could say that its pod is not to run.
         ("sandbox_api", (with(""), &least, &stopped), (with(""), &least, &suspended)),
