@@ -173,6 +173,32 @@ fn a_ca_and_a_key_that_are_not_given_are_made_and_that_is_said() {
         assert!(told.contains(expected) && !told.contains("guess"), "{told}");
         fs::write(file, right).expect("write");
     }
+    // Of what is not printed nothing is told.
+    let refused = render(&["--topology", "proxy-pod", "--stopped"]);
+    let told = text(&refused.stderr);
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{told}");
+    assert!(told.contains("sandbox_api: expected the version") && !told.contains("rendered again"), "{told}");
+    printed(&render(&["--topology", "proxy-pod", "--stopped", "--sandbox-api", "v1beta1"]));
+}
+
+#[test]
+fn either_input_is_taken_from_standard_input() {
+    let at = |name: &str| repository().join("images/pods").join(name).display().to_string();
+    let (config, sandbox) = (at("driver.toml"), at("sandbox.yaml"));
+    let piped = |arguments: &[&str], file: &str| {
+        let mut command = Command::new(supervisor());
+        command.arg("render").args(arguments).stdin(fs::File::open(file).expect("a file"));
+        command.output().expect("start")
+    };
+    let whole = printed(&run(&["--config", &config, "--sandbox", &sandbox]));
+    assert_eq!(printed(&piped(&["--config", &config, "--sandbox", "-"], &sandbox)), whole);
+    assert_eq!(printed(&piped(&["--config", "-", "--sandbox", &sandbox], &config)), whole);
+    let both = piped(&["--config", "-", "--sandbox", "-"], &sandbox);
+    assert_eq!((both.status.code(), both.stdout.len()), (Some(2), 0));
+    assert!(text(&both.stderr).contains("one of the two"), "{}", text(&both.stderr));
+    // Mistakes are told of it as of a file.
+    let wrong = piped(&["--sandbox", "-"], &config);
+    assert!(text(&wrong.stderr).starts_with("-:") || text(&wrong.stderr).contains(" -:"), "{}", text(&wrong.stderr));
 }
 
 #[test]
@@ -236,6 +262,9 @@ fn schemas_are_printed_for_both_inputs() {
         assert_eq!(schema["additionalProperties"], false);
     }
     assert!(!run(&["--schema", "policy"]).status.success());
+    // Tables are for people.
+    let tables = run(&["--explain", "-o", "json"]);
+    assert_eq!((tables.status.code(), tables.stdout.len()), (Some(2), 0), "{}", text(&tables.stderr));
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! What the agent's container reserves and gets at the most: by whom each is said, and what the API makes of them together.
+//! What containers reserve and get at the most: by whom each is said, and what the API makes of them together.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::config::DriverConfig;
 use super::names::GPU;
 use super::object::{Fields, strings};
 use super::problem::Problems;
@@ -14,6 +15,38 @@ use super::shape::{self, Quantity};
 pub(super) struct Resources {
     requests: BTreeMap<String, Said>,
     limits: BTreeMap<String, Said>,
+}
+
+/// The resources of every other container.
+pub(super) fn of_supervisor(config: &DriverConfig) -> Value {
+    Resources::listed(&config.supervisor_requests, &config.supervisor_limits, "supervisor_resources").build()
+}
+
+/// Checks those.
+pub(super) fn check_supervisor(config: &DriverConfig, problems: &Problems) {
+    let (requests, limits, place) = (&config.supervisor_requests, &config.supervisor_limits, "supervisor_resources");
+    check_names(requests, &format!("{place}.requests"), problems);
+    check_names(limits, &format!("{place}.limits"), problems);
+    Resources::listed(requests, limits, place).check(problems);
+}
+
+/// Checks resources one by one.
+pub(super) fn check_names(listed: &BTreeMap<String, String>, place: &str, problems: &Problems) {
+    for (name, quantity) in listed {
+        let path = format!("{place}.{name}");
+        if !is_resource(name) {
+            let expected =
+                "cpu, memory, ephemeral-storage, or another resource with its domain, such as nvidia.com/gpu";
+            problems.without(&path, expected, "correct its name");
+        }
+        shape::quantity(problems, &path, quantity);
+    }
+}
+
+/// Quantities with the fields that say them.
+fn said(all: &BTreeMap<String, String>, place: &str) -> BTreeMap<String, Said> {
+    let said = |(name, quantity): (&String, &String)| (name.clone(), Said::new(quantity, &format!("{place}.{name}")));
+    all.iter().map(said).collect()
 }
 
 /// A quantity, and the field that says it.
@@ -30,16 +63,18 @@ impl Said {
 }
 
 impl Resources {
+    fn listed(requests: &BTreeMap<String, String>, limits: &BTreeMap<String, String>, place: &str) -> Self {
+        Self {
+            requests: said(requests, &format!("{place}.requests")),
+            limits: said(limits, &format!("{place}.limits")),
+        }
+    }
+
     /// The gateway's, with the sandbox's own over them, then the user's for what is not said yet.
     pub(super) fn of(sandbox: &SandboxSpec) -> Self {
-        let listed = |all: &BTreeMap<String, String>, place: &str| -> BTreeMap<String, Said> {
-            let said =
-                |(name, quantity): (&String, &String)| (name.clone(), Said::new(quantity, &format!("{place}.{name}")));
-            all.iter().map(said).collect()
-        };
         let platform = &sandbox.platform_config;
-        let mut requests = listed(&platform.requests, "platform_config.resources_raw.requests");
-        let mut limits = listed(&platform.limits, "platform_config.resources_raw.limits");
+        let mut requests = said(&platform.requests, "platform_config.resources_raw.requests");
+        let mut limits = said(&platform.limits, "platform_config.resources_raw.limits");
         let typed = &sandbox.resources;
         for (name, request, limit) in
             [("cpu", &typed.cpu_request, &typed.cpu_limit), ("memory", &typed.memory_request, &typed.memory_limit)]
@@ -54,7 +89,7 @@ impl Resources {
         limits.extend(sandbox.gpu.map(|count| (GPU.to_owned(), Said::new(&count.to_string(), "gpu"))));
         let user = &sandbox.driver_config;
         for (all, more, place) in [(&mut requests, &user.requests, "requests"), (&mut limits, &user.limits, "limits")] {
-            for (name, said) in listed(more, &format!("driver_config.containers.agent.resources.{place}")) {
+            for (name, said) in self::said(more, &format!("driver_config.containers.agent.resources.{place}")) {
                 all.entry(name).or_insert(said);
             }
         }
@@ -106,7 +141,7 @@ const HUGE_PAGES: &str = "hugepages-";
 const OF_EVERY_NODE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// Whether there is such a resource of containers: Kubernetes' own, or another one with its maker's domain.
-pub(super) fn is_resource(name: &str) -> bool {
+fn is_resource(name: &str) -> bool {
     let own = OF_EVERY_NODE.contains(&name) || name.starts_with(HUGE_PAGES);
     shape::is_label_key(name) && !name.starts_with("requests.") && (own || name.contains('/'))
 }

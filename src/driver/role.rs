@@ -8,7 +8,7 @@ use super::container::{Container, Mount, Security};
 use super::names::{ADMIN, container, path, volume};
 use super::object::strings;
 use super::plan::Plan;
-use super::resources::Resources;
+use super::resources::{self, Resources};
 use crate::contract::{
     CLIENT_TLS_DIRECTORY, IMAGE_POLICY_PATH, Ids, PROXY_TLS_DIRECTORY, SANDBOX_HOME, SIDECAR_DIRECTORY,
     SSH_SOCKET_NAME, env,
@@ -17,7 +17,10 @@ use crate::contract::{
 /// A container of the supervisor's image.
 pub(super) fn supervisor(plan: &Plan<'_>, name: &'static str, security: Security) -> Container {
     let config = plan.config;
-    Container::new(name, &config.supervisor_image, &config.supervisor_image_pull_policy, confined(plan, security))
+    let mut container =
+        Container::new(name, &config.supervisor_image, &config.supervisor_image_pull_policy, confined(plan, security));
+    container.resources = resources::of_supervisor(config);
+    container
 }
 
 /// With the configured AppArmor profile.
@@ -72,7 +75,9 @@ pub(super) fn of_agent_image(
     flags: impl IntoIterator<Item = String>,
 ) -> Container {
     let security = confined(plan, Security::none(plan.runs_as()));
-    Container::new(name, plan.agent_image(), &plan.config.image_pull_policy, security)
+    let mut container = Container::new(name, plan.agent_image(), &plan.config.image_pull_policy, security);
+    container.resources = resources::of_supervisor(plan.config);
+    container
         .command(path::SIDELOADED, role, flags)
         .mounts([Mount::read_only(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY)])
 }

@@ -9,6 +9,7 @@ use crate::driver::config::{
 };
 use crate::driver::names::path::TMP;
 use crate::driver::problem::Problems;
+use crate::driver::resources;
 use crate::driver::shape::{self, LABEL_LENGTH, Quantity};
 
 /// Letters that every managed namespace leaves for the workspace's name.
@@ -41,6 +42,7 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
         problems.with("workspace_default_storage_size", size, expected, "write a size, such as 2Gi");
     }
     images(config, problems);
+    resources::check_supervisor(config, problems);
     ids(config, problems);
     if !config.host_gateway_ip.is_empty() && config.host_gateway_ip.parse::<IpAddr>().is_err() {
         problems.with(

@@ -6,7 +6,7 @@ use super::{annotations, mounts};
 use crate::contract::env;
 use crate::driver::names;
 use crate::driver::problem::Problems;
-use crate::driver::resources::is_resource;
+use crate::driver::resources;
 use crate::driver::sandbox::{GPUS, SandboxSpec, Toleration};
 use crate::driver::shape;
 
@@ -123,15 +123,7 @@ fn resources(sandbox: &SandboxSpec, problems: &Problems) {
         ("platform_config.resources_raw.requests", &platform.requests),
         ("platform_config.resources_raw.limits", &platform.limits),
     ] {
-        for (name, quantity) in quantities {
-            let path = format!("{path}.{name}");
-            if !is_resource(name) {
-                let expected =
-                    "cpu, memory, ephemeral-storage, or another resource with its domain, such as nvidia.com/gpu";
-                problems.without(&path, expected, "correct its name");
-            }
-            shape::quantity(problems, &path, quantity);
-        }
+        resources::check_names(quantities, path, problems);
     }
     if let Some(count) = sandbox.gpu.filter(|count| !(1..=GPUS).contains(count)) {
         let remedy = "ask for one at least, or remove the field";

@@ -251,6 +251,11 @@ pub struct DriverConfig {
     pub image_pull_secrets: Vec<String>,
     /// The supervisor's image.
     pub supervisor_image: String,
+    /// What each container but the agent's reserves, by resource; without any the proxy of a proxy-pod sandbox reserves what it
+    /// was measured to take, and the others nothing.
+    pub supervisor_requests: BTreeMap<String, String>,
+    /// What each of them gets at the most.
+    pub supervisor_limits: BTreeMap<String, String>,
     /// How the executable comes into the agent's container.
     pub supervisor_sideload_method: Sideload,
     /// How a sandbox is divided.
@@ -318,6 +323,8 @@ impl Default for DriverConfig {
             supervisor_image_pull_policy: String::new(),
             image_pull_secrets: Vec::new(),
             supervisor_image: concat!("openshell-supervisor:", env!("CARGO_PKG_VERSION")).into(),
+            supervisor_requests: BTreeMap::new(),
+            supervisor_limits: BTreeMap::new(),
             supervisor_sideload_method: Sideload::ImageVolume,
             topology: Topology::Combined,
             network_enforcement: NetworkEnforcement::Namespace,

@@ -55,6 +55,9 @@ impl DriverConfig {
     pub(in crate::driver) fn read(mut table: Table<'_>) -> Self {
         let defaults = Self::default();
         let text = |table: &mut Table<'_>, key, default: &str| table.string(key).unwrap_or_else(|| default.to_owned());
+        let mut resources = table.table("supervisor_resources");
+        let [supervisor_requests, supervisor_limits] = ["requests", "limits"].map(|list| resources.string_map(list));
+        resources.finish();
         let sideload = [("image-volume", Sideload::ImageVolume), ("init-container", Sideload::InitContainer)];
         let config = Self {
             workspace_mode: workspace_mode(&mut table),
@@ -66,6 +69,8 @@ impl DriverConfig {
             supervisor_image_pull_policy: table.text("supervisor_image_pull_policy"),
             image_pull_secrets: trimmed(table.strings("image_pull_secrets").unwrap_or_default()),
             supervisor_image: text(&mut table, "supervisor_image", &defaults.supervisor_image),
+            supervisor_requests,
+            supervisor_limits,
             supervisor_sideload_method: table
                 .choice("supervisor_sideload_method", &sideload)
                 .unwrap_or(defaults.supervisor_sideload_method),

@@ -28,6 +28,10 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ("managed_ssh_ingress.gateway_pod_selector", "Labels of the gateway's pods"),
     ("supervisor_image", "The supervisor's image"),
     (
+        "supervisor_resources",
+        "CPU, memory and others of each container but the agent's, as a namespace's quota may want them",
+    ),
+    (
         "supervisor_sideload_method",
         "How the executable comes into the agent's container: image-volume (Kubernetes 1.35), or by an init container",
     ),

@@ -530,3 +530,26 @@ fn a_clusters_domain_its_name_servers_and_its_ip_version_are_what_the_operator_s
     assert_eq!(bound(&usual), "0.0.0.0:3128");
     assert!(crate::driver::to_yaml(&usual).contains(".openshell.svc.cluster.local:3128"));
 }
+
+#[test]
+fn every_container_but_the_agents_has_the_resources_that_a_quota_wants() {
+    let quota = "supervisor_resources = {requests = {cpu = \"50m\"}, limits = {memory = \"64Mi\"}}\n";
+    let resources = |topology, settings: &str| -> Vec<(String, Value)> {
+        let objects = of(topology, &format!("{settings}{LOCAL}"), SANDBOX, Some(SandboxApi::V1Beta1));
+        let all = objects.iter().filter_map(Object::pod_spec).flat_map(containers);
+        all.map(|each| (each["name"].as_str().expect("a name").to_owned(), each["resources"].clone())).collect()
+    };
+    for (name, topology) in Topology::ALL {
+        let said = resources(topology, quota);
+        assert!(said.len() > 2, "{name}: {said:?}");
+        for (container, found) in said {
+            let expected = json!({"limits": {"memory": "64Mi"}, "requests": {"cpu": "50m"}});
+            assert_eq!(found, if container == "agent" { Value::Null } else { expected }, "{name} {container}");
+        }
+        // Control: without it nobody has any but who was measured.
+        for (container, found) in resources(topology, "") {
+            let measured = topology == Topology::ProxyPod && container == "openshell-supervisor-network";
+            assert_eq!(found.is_null(), !measured, "{name} {container}");
+        }
+    }
+}

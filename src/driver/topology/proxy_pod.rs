@@ -124,7 +124,9 @@ fn deployment(plan: &Plan<'_>) -> Object {
         .mounts([Mount::read_only(names_of::CA_SOURCE, path::CA_DIRECTORY)])
         .mounts(key_mount(plan));
     network.ports = vec![("http-proxy", PROXY_PORT)];
-    network.resources = json!({"requests": Fields::from_pairs(RESERVED).build()});
+    if plan.config.supervisor_requests.is_empty() && plan.config.supervisor_limits.is_empty() {
+        network.resources = json!({"requests": Fields::from_pairs(RESERVED).build()});
+    }
     let mut pod = Pod { restart_policy: "Always", ..Pod::default() };
     pod.labels = vec![(label::ROLE, label::SUPERVISOR.into())];
     pod.volumes = vec![ca_volume(plan, &[ca::CERTIFICATE, ca::KEY], GROUP_READS)];

@@ -256,6 +256,16 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "workspace_default_storage_size = \"\"".into(),
         ),
         (
+            "supervisor_resources.requests.cpu",
+            "[supervisor_resources]\nrequests = {cpu = \"2\"}\nlimits = {cpu = \"1\"}".into(),
+            "[supervisor_resources]\nrequests = {cpu = \"1\"}\nlimits = {cpu = \"1000m\"}".into(),
+        ),
+        (
+            "supervisor_resources.limits.foo",
+            "[supervisor_resources]\nlimits = {foo = \"1\"}".into(),
+            "[supervisor_resources]\nlimits = {memory = \"64Mi\"}".into(),
+        ),
+        (
             "workspace_default_storage_size",
             "workspace_default_storage_size = \"0Gi\"".into(),
             "workspace_default_storage_size = \"1\"".into(),
