@@ -425,6 +425,17 @@ fn rendered_pods_run() {
         let around = text(&pod.exec("agent", None, &["/usr/bin/python3", "-c", AROUND]).stdout);
         let passed = REFUSED.replace("ECONNREFUSED", "PASSED").replace("EPERM", "PASSED");
         assert_eq!(around, if topology == "combined" { passed } else { REFUSED.into() }, "{topology}");
+        // Each supervisor answers its own probe, and not another's.
+        for container in manifest.pod()["spec"]["containers"].as_array().expect("containers") {
+            let probe: Vec<String> =
+                serde_json::from_value(container["readinessProbe"]["exec"]["command"].clone()).expect("a probe");
+            let name = container["name"].as_str().expect("a name");
+            let probe: Vec<&str> = probe.iter().map(String::as_str).collect();
+            let ready = || pod.exec(name, None, &probe);
+            assert!(ready().status.success(), "{topology} {name}: {}", text(&ready().stderr));
+            let nobodys = pod.exec(name, None, &[probe[0], "health", "127.0.0.1:9099"]);
+            assert!(!nobodys.status.success(), "control: {topology} {name}");
+        }
         let capabilities = pod.inspect("agent", ".EffectiveCaps");
         assert_eq!(capabilities == "[]", topology != "combined", "{topology}: {capabilities}");
     }

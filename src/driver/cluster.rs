@@ -75,7 +75,7 @@ pub struct Cluster {
     pub operator_namespaces: Vec<String>,
     /// Whether any node has a GPU to allocate; `None`: nobody looked.
     pub has_gpu: Option<bool>,
-    /// Whether the Sandbox is to be stopped: rendered with no pod running.
+    /// Whether the Sandbox is to be stopped: rendered with no pod running. A Pod without a Sandbox cannot be.
     pub stopped: bool,
 }
 
