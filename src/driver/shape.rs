@@ -95,7 +95,7 @@ impl Quantity {
 
     /// Whether it is no part of a unit.
     pub(super) fn is_whole(self) -> bool {
-        self.0 % Self::NANO == 0
+        self.0.is_multiple_of(Self::NANO)
     }
 }
 
