@@ -22,6 +22,7 @@ const BAR_OF_MANY: Duration = Duration::from_secs(10);
 const CONFIG: &str = "
 grpc_endpoint = \"https://gateway.openshell.svc:8080\"
 client_tls_secret_name = \"openshell-client-tls\"
+proxy_pod.gateway_peers = [{pod_selector = {app = \"gateway\"}, port = 8080}]
 provider_spiffe_workload_api_socket_path = \"/spiffe-workload-api/spire-agent.sock\"
 https_proxy = \"http://proxy.corp.example:8080\"
 image_pull_secrets = [\"registry\"]

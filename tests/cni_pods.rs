@@ -147,7 +147,7 @@ fn a_sandbox_that_the_node_cannot_fence_does_not_start_and_others_do() {
 }
 
 #[test]
-fn on_a_node_without_the_plugin_the_pod_stays_in_init() {
+fn on_a_node_without_the_plugin_the_pod_never_starts_its_agent() {
     let world = World::new();
     let podman = Podman::new(&world);
     let mut manifest = sandbox();

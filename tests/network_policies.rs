@@ -195,14 +195,15 @@ fn a_rendered_proxy_pod_sandbox_runs_behind_its_network_policies_and_nothing_els
 }
 
 #[test]
-fn an_agent_whose_network_policy_nobody_enforces_stays_in_init() {
+fn an_agent_whose_network_policy_nobody_enforces_never_starts() {
     let world = World::new();
     let _outside = Outside::new(&world);
     let podman = Podman::new(&world);
     let mut cluster = proxy_pod(&world, "");
     let verify = cluster.object("Pod", "")["spec"]["initContainers"].as_array_mut().expect("a list");
     let verify = verify.iter_mut().find(|container| container["name"] == "openshell-verify-fence").expect("the proof");
-    verify["command"].as_array_mut().expect("a list").push("--timeout=1".into());
+    let words = verify["command"].as_array_mut().expect("a list");
+    *words.iter_mut().find(|word| **word == "--timeout=600").expect("how long it waits") = "--timeout=1".into();
     let [agent, proxy] = pods(&mut cluster, &podman, &WORKLOAD);
     started(&proxy);
     assert!(!agent.begin().status.success());

@@ -334,7 +334,7 @@ fn a_connection_held_across_the_fence_carries_nothing_out() {
 }
 
 #[test]
-fn a_pod_whose_fence_is_missing_stays_in_init() {
+fn a_pod_whose_fence_is_missing_never_starts_its_agent() {
     let world = World::new();
     let _origin = Origin::start_at(&world, Ipv6Addr::UNSPECIFIED, 80, origins::hello());
     let podman = Podman::new(&world);

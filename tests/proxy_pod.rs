@@ -17,7 +17,7 @@ use openshell_supervisor::attribution::{Executable, Program};
 use crate::pod::child_of;
 use crate::sidecar::{IDLE_PROCESS, resident, web};
 use crate::trust::operators_ca;
-use crate::two_pods::{PROXY_V4, Pods, SANDBOX, container, finished};
+use crate::two_pods::{PROXY_V4, PROXY_V6, Pods, SANDBOX, container, finished};
 use crate::world::{Daemon, Outcome, PATIENCE, World, eventually, supervisor};
 
 /// curl may reach the page, and no other program.
@@ -317,6 +317,26 @@ fn strangers_are_served_only_where_it_is_said_who_they_may_be() {
     // Control: with either of the two it serves.
     drop(pods.network(POLICY, true));
     drop(pods.network(POLICY, false));
+}
+
+#[test]
+fn a_proxy_at_every_address_serves_agents_of_either_ip_version() {
+    let world = World::new();
+    let _web = web(&world);
+    let mut pods = Pods::new(&world, operators_ca(&world).0);
+    let codes = |pods: &Pods<'_>| {
+        let _network = pods.network(POLICY, true);
+        [format!("http://{PROXY_V4}:3128"), format!("http://[{PROXY_V6}]:3128")].map(|url| {
+            let mut command = pods.process(POLICY, true, &[]);
+            command.env("OPENSHELL_PROXY_URL", url).args(["/bin/sh", "-c", CURL]);
+            finished(Daemon::spawn(command)).stdout
+        })
+    };
+    pods.bind = "[::]:3128";
+    assert_eq!(codes(&pods), ["200\n", "200\n"]);
+    // Control: IPv4's wildcard is nothing to IPv6.
+    pods.bind = "0.0.0.0:3128";
+    assert_eq!(codes(&pods), ["200\n", "502\n"]);
 }
 
 #[test]

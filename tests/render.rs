@@ -158,7 +158,13 @@ fn a_ca_and_a_key_that_are_not_given_are_made_and_that_is_said() {
     assert_eq!(text(&given.stdout), text(&one.stdout));
     // Another one's key is refused here, and not by the proxy later; so is one that anybody could guess.
     let foreign = secrets(&other)[1].clone();
-    for (file, wrong, expected) in [(key, foreign.as_str(), "not the key"), (attestation, "guess", "32 bytes")] {
+    // The certificate is what the agent's pod sees of them, and a key in its file would be seen there too.
+    let both = secrets(&one)[..2].concat();
+    for (file, wrong, expected) in [
+        (key, foreign.as_str(), "not the key"),
+        (attestation, "guess", "32 bytes"),
+        (certificate, both.as_str(), "proxy_ca.certificate: expected certificates and nothing else"),
+    ] {
         let right = fs::read_to_string(file).expect("a file");
         fs::write(file, wrong).expect("write");
         let refused = render(&[&["--topology", "proxy-pod"], &flags[..]].concat());
@@ -167,6 +173,32 @@ fn a_ca_and_a_key_that_are_not_given_are_made_and_that_is_said() {
         assert!(told.contains(expected) && !told.contains("guess"), "{told}");
         fs::write(file, right).expect("write");
     }
+    // Of what is not printed nothing is told.
+    let refused = render(&["--topology", "proxy-pod", "--stopped"]);
+    let told = text(&refused.stderr);
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{told}");
+    assert!(told.contains("sandbox_api: expected the version") && !told.contains("rendered again"), "{told}");
+    printed(&render(&["--topology", "proxy-pod", "--stopped", "--sandbox-api", "v1beta1"]));
+}
+
+#[test]
+fn either_input_is_taken_from_standard_input() {
+    let at = |name: &str| repository().join("images/pods").join(name).display().to_string();
+    let (config, sandbox) = (at("driver.toml"), at("sandbox.yaml"));
+    let piped = |arguments: &[&str], file: &str| {
+        let mut command = Command::new(supervisor());
+        command.arg("render").args(arguments).stdin(fs::File::open(file).expect("a file"));
+        command.output().expect("start")
+    };
+    let whole = printed(&run(&["--config", &config, "--sandbox", &sandbox]));
+    assert_eq!(printed(&piped(&["--config", &config, "--sandbox", "-"], &sandbox)), whole);
+    assert_eq!(printed(&piped(&["--config", "-", "--sandbox", &sandbox], &config)), whole);
+    let both = piped(&["--config", "-", "--sandbox", "-"], &sandbox);
+    assert_eq!((both.status.code(), both.stdout.len()), (Some(2), 0));
+    assert!(text(&both.stderr).contains("one of the two"), "{}", text(&both.stderr));
+    // Mistakes are told of it as of a file.
+    let wrong = piped(&["--sandbox", "-"], &config);
+    assert!(text(&wrong.stderr).starts_with("-:") || text(&wrong.stderr).contains(" -:"), "{}", text(&wrong.stderr));
 }
 
 #[test]
@@ -230,6 +262,9 @@ fn schemas_are_printed_for_both_inputs() {
         assert_eq!(schema["additionalProperties"], false);
     }
     assert!(!run(&["--schema", "policy"]).status.success());
+    // Tables are for people.
+    let tables = run(&["--explain", "-o", "json"]);
+    assert_eq!((tables.status.code(), tables.stdout.len()), (Some(2), 0), "{}", text(&tables.stderr));
 }
 
 #[test]
@@ -390,6 +425,17 @@ fn rendered_pods_run() {
         let around = text(&pod.exec("agent", None, &["/usr/bin/python3", "-c", AROUND]).stdout);
         let passed = REFUSED.replace("ECONNREFUSED", "PASSED").replace("EPERM", "PASSED");
         assert_eq!(around, if topology == "combined" { passed } else { REFUSED.into() }, "{topology}");
+        // Each supervisor answers its own probe, and not another's.
+        for container in manifest.pod()["spec"]["containers"].as_array().expect("containers") {
+            let probe: Vec<String> =
+                serde_json::from_value(container["readinessProbe"]["exec"]["command"].clone()).expect("a probe");
+            let name = container["name"].as_str().expect("a name");
+            let probe: Vec<&str> = probe.iter().map(String::as_str).collect();
+            let ready = || pod.exec(name, None, &probe);
+            assert!(ready().status.success(), "{topology} {name}: {}", text(&ready().stderr));
+            let nobodys = pod.exec(name, None, &[probe[0], "health", "127.0.0.1:9099"]);
+            assert!(!nobodys.status.success(), "control: {topology} {name}");
+        }
         let capabilities = pod.inspect("agent", ".EffectiveCaps");
         assert_eq!(capabilities == "[]", topology != "combined", "{topology}: {capabilities}");
     }

@@ -49,6 +49,8 @@ pub struct Pods<'w> {
     pub ca: [PathBuf; 2],
     /// What the two pods know each other by.
     pub key: PathBuf,
+    /// Where the proxy listens.
+    pub bind: &'static str,
 }
 
 impl<'w> Pods<'w> {
@@ -98,7 +100,7 @@ impl<'w> Pods<'w> {
         fs::create_dir(&secret).expect("mkdir");
         let key = secret.join("key");
         fs::write(&key, [0x5a; 32]).expect("write");
-        Self { world, agent, ca, key }
+        Self { world, agent, ca, key, bind: "0.0.0.0:3128" }
     }
 
     /// Takes IPv6 beyond the pod's own network away from the agent's pod.
@@ -132,7 +134,7 @@ impl<'w> Pods<'w> {
         let mut command = self.world.machine_program("setpriv");
         command.args(["--reuid", &PROXY.to_string(), "--regid", &PROXY.to_string(), "--clear-groups"]);
         command.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]).arg(supervisor());
-        command.args(["network", "--bind", "0.0.0.0:3128", "--ca-cert"]).arg(&self.ca[0]);
+        command.args(["network", "--bind", self.bind, "--ca-cert"]).arg(&self.ca[0]);
         command.arg("--ca-key").arg(&self.ca[1]).args(flags);
         command.current_dir("/").stdin(Stdio::null()).env_remove("OPENSHELL_LOG_LEVEL");
         command

@@ -13,10 +13,10 @@ use crate::driver::{SandboxApi, Topology};
 #[derive(Debug, Parser)]
 #[command(name = "render", after_help = RENDER_EXAMPLES)]
 pub struct Render {
-    /// The driver's configuration, TOML; its defaults without one
+    /// The driver's configuration, TOML, or `-` for standard input; its defaults without one
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
-    /// The sandbox, YAML
+    /// The sandbox, YAML, or `-` for standard input
     #[arg(long, value_name = "FILE", required_unless_present_any = ["schema", "fields", "explain"], value_hint = ValueHint::FilePath)]
     pub sandbox: Option<PathBuf>,
     /// Another topology than the configuration's
@@ -37,7 +37,7 @@ pub struct Render {
     /// Uid of the Sandbox, once it is created: what is beside it is then its own, and goes with it
     #[arg(long, value_name = "UID")]
     pub owner_uid: Option<String>,
-    /// Print the sandbox stopped
+    /// Print the sandbox stopped, which takes --sandbox-api: a Pod that is there runs
     #[arg(long)]
     pub stopped: bool,
     /// CA of a proxy-pod sandbox, in PEM; without one each call makes another
@@ -53,8 +53,9 @@ pub struct Render {
     /// How the objects are written
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     pub output: ObjectFormat,
-    /// Print what each container may do instead, computed from the objects: of all topologies unless one is named
-    #[arg(long)]
+    /// Print what each container may do instead, in tables for people, computed from the objects: of all topologies unless
+    /// one is named
+    #[arg(long, conflicts_with = "output")]
     pub explain: bool,
     /// Print the JSON Schema of an input instead
     #[arg(long, value_name = "INPUT", exclusive = true)]

@@ -1,6 +1,7 @@
 //! What the caller looked up in the cluster, and who the workload is by it.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use super::config::{DriverConfig, GREATEST_ID};
 use super::names::annotation;
@@ -74,7 +75,7 @@ pub struct Cluster {
     pub operator_namespaces: Vec<String>,
     /// Whether any node has a GPU to allocate; `None`: nobody looked.
     pub has_gpu: Option<bool>,
-    /// Whether the Sandbox is to be stopped: rendered with no pod running.
+    /// Whether the Sandbox is to be stopped: rendered with no pod running. A Pod without a Sandbox cannot be.
     pub stopped: bool,
 }
 
@@ -89,8 +90,22 @@ pub(super) fn workload(config: &DriverConfig, cluster: &Cluster) -> Ids {
     Ids { uid, gid: gid.unwrap_or(uid) }
 }
 
-/// The first id of the first block: `start/size` or `start-end`, separated by commas. `None` if that is root or no block.
+/// The uids and the one group of volumes that OpenShift's `restricted-v2` admits in the namespace: a uid of the first block, and
+/// that block's first group (fsGroup is held to the one, whatever the block's size). `None` where the namespace does not say.
+pub(super) fn admitted(cluster: &Cluster) -> Option<(RangeInclusive<u32>, u32)> {
+    let blocks = |name: &str| cluster.namespace_annotations.get(name).and_then(|blocks| block(blocks));
+    let uids = blocks(annotation::UID_RANGE)?;
+    let group = blocks(annotation::SUPPLEMENTAL_GROUPS).as_ref().map_or(*uids.start(), |groups| *groups.start());
+    Some((uids, group))
+}
+
+/// The first id of the first block.
 fn start(blocks: &str) -> Option<u32> {
+    block(blocks).map(|block| *block.start())
+}
+
+/// The first block: `start/size` or `start-end`, separated by commas. `None` if it begins with root or is no block.
+fn block(blocks: &str) -> Option<RangeInclusive<u32>> {
     let block = blocks.split(',').next()?.trim();
     let (first, rest) = block.split_once(['/', '-'])?;
     let number = |text: &str| -> Option<u32> {
@@ -98,8 +113,8 @@ fn start(blocks: &str) -> Option<u32> {
         text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
     };
     let (first, rest) = (number(first)?, number(rest)?);
-    let ordered = if block.contains('/') { rest > 0 } else { rest >= first };
-    (ordered && (1..=GREATEST_ID).contains(&first)).then_some(first)
+    let last = if block.contains('/') { first.saturating_add(rest.checked_sub(1)?) } else { rest };
+    (last >= first && (1..=GREATEST_ID).contains(&first)).then_some(first..=last)
 }
 
 #[cfg(test)]
@@ -116,6 +131,16 @@ mod tests {
         for wrong in ["", "0/10", "4294967295/1", "9-8", "7/0", "7", "x/1", "+5/1", "-5/1"] {
             assert_eq!(start(wrong), None, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn what_a_namespace_admits_is_its_first_block_and_one_group() {
+        let mut cluster = Cluster::default();
+        assert_eq!(admitted(&cluster), None);
+        cluster.namespace_annotations.insert(annotation::UID_RANGE.into(), "2000/10,5000/10".into());
+        assert_eq!(admitted(&cluster), Some((2000..=2009, 2000)));
+        cluster.namespace_annotations.insert(annotation::SUPPLEMENTAL_GROUPS.into(), "3000-3009".into());
+        assert_eq!(admitted(&cluster), Some((2000..=2009, 3000)));
     }
 
     #[test]

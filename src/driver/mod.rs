@@ -19,6 +19,7 @@ pub mod pod_security;
 pub mod privileges;
 pub mod problem;
 mod read;
+mod resources;
 mod role;
 pub mod sandbox;
 pub mod schema;

@@ -161,6 +161,8 @@ pub mod path {
     pub const TOKEN_DIRECTORY: &str = "/var/run/secrets/openshell";
     /// The volume of the workspace, while it is seeded from the image's.
     pub const WORKSPACE_SEED: &str = "/workspace-pvc";
+    /// Where the workload writes what it forgets; policies grant it by default.
+    pub const TMP: &str = "/tmp";
     /// Directory of the CA's Secret.
     pub const CA_DIRECTORY: &str = "/var/run/openshell-proxy-ca";
     /// Directory of the attestation key's. In the agent's container nothing but Landlock keeps the workload, which is the same
@@ -196,6 +198,8 @@ pub mod env {
 
 /// Where a role answers probes, on loopback.
 pub const ADMIN: &str = "127.0.0.1:9090";
+/// Where the agent's supervisor does beside a proxy, whose loopback it shares.
+pub const AGENT_ADMIN: &str = "127.0.0.1:9091";
 /// Audience of the token for the gateway.
 pub const AUDIENCE: &str = "openshell-gateway";
 /// The resource of a GPU.

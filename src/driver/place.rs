@@ -77,7 +77,8 @@ impl Places {
     pub fn of_toml(text: &str, table: &[&str]) -> Self {
         let Ok(document) = DeTable::parse(text) else { return Self::default() };
         let mut root = Field { place: None, inner: fields(text, document.get_ref()) };
-        if table.first().is_some_and(|first| root.inner.iter().any(|(name, _)| name == first)) {
+        // Where there is none, what is wrong is told of the whole.
+        if table.iter().try_fold(&root, |here, name| here.within(name)).is_some() {
             root = table.iter().try_fold(root, |mut here, name| here.take(name)).unwrap_or_default();
         }
         Self(root)
@@ -91,6 +92,10 @@ impl Places {
 }
 
 impl Field {
+    fn within(&self, name: &str) -> Option<&Self> {
+        self.inner.iter().find(|(known, _)| known == name).map(|(_, field)| field)
+    }
+
     fn take(&mut self, name: &str) -> Option<Self> {
         let index = self.inner.iter().position(|(known, _)| known == name)?;
         Some(self.inner.swap_remove(index).1)

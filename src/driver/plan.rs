@@ -89,7 +89,7 @@ impl<'a> Plan<'a> {
     pub(super) fn sandboxed_runtime(&self) -> Option<SandboxedRuntime> {
         match self.runtime_class? {
             class if class.starts_with("kata") => Some(SandboxedRuntime::Kata),
-            class if class.starts_with("gvisor") => Some(SandboxedRuntime::Gvisor),
+            class if class.starts_with("gvisor") || class.starts_with("runsc") => Some(SandboxedRuntime::Gvisor),
             _ => None,
         }
     }

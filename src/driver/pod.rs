@@ -26,7 +26,7 @@ pub(super) struct Pod {
     pub(super) volumes: Vec<Value>,
     pub(super) init: Vec<Container>,
     pub(super) containers: Vec<Container>,
-    /// Whether it is the workload's: the user's labels, node and volumes are for that one alone.
+    /// Whether it is the workload's: the user's labels and annotations are for that one alone.
     pub(super) is_agent: bool,
     /// `Never` unless a controller wants it otherwise.
     pub(super) restart_policy: &'static str,
@@ -93,10 +93,8 @@ impl Pod {
         if self.share_process_namespace {
             spec = spec.with("shareProcessNamespace", true);
         }
-        if self.is_agent {
-            spec = spec.and(scheduling(plan));
-        }
-        spec.maybe("affinity", self.affinity.clone())
+        spec.and(scheduling(plan))
+            .maybe("affinity", self.affinity.clone())
             .maybe("imagePullSecrets", secrets)
             .maybe("hostAliases", host_aliases(plan))
             .with("securityContext", security)
@@ -168,7 +166,8 @@ pub(super) fn named(name: &str, plan: &Plan<'_>) -> Fields {
     Fields::new().with("name", name).with("namespace", plan.namespace.as_str())
 }
 
-/// Where the workload's pod may run: the platform's word before the user's.
+/// Where the pods may run: the platform's word before the user's. The proxy's as well as the workload's, which could not be
+/// on one node else, as `proxy_pod.affinity` may require.
 fn scheduling(plan: &Plan<'_>) -> Fields {
     let (user, platform) = (&plan.sandbox.driver_config, &plan.sandbox.platform_config);
     let mut selector = user.node_selector.clone();

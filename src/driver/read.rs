@@ -89,6 +89,18 @@ impl<'p> Table<'p> {
         self
     }
 
+    /// Whether a field that is not read yet is there.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// A field that is elsewhere: its place is told instead of a word that is spelt like it.
+    pub(super) fn elsewhere(&mut self, key: &str, places: &str) {
+        if self.entries.remove(key).is_some() {
+            self.problems.without(self.path(key), "a known field", format!("move it to {places}"));
+        }
+    }
+
     /// A string, empty where there is none.
     pub(super) fn text(&mut self, key: &'static str) -> String {
         self.string(key).unwrap_or_default()

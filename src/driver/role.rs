@@ -1,27 +1,26 @@
 //! The containers that call the roles: each role's image, command, identity, environment and mounts, in one place for all
 //! topologies.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use super::config::LandlockNet;
 use super::container::{Container, Mount, Security};
-use super::names::{ADMIN, GPU, container, path, volume};
-use super::object::{Fields, strings};
+use super::names::{ADMIN, container, path, volume};
+use super::object::strings;
 use super::plan::Plan;
+use super::resources::{self, Resources};
 use crate::contract::{
     CLIENT_TLS_DIRECTORY, IMAGE_POLICY_PATH, Ids, PROXY_TLS_DIRECTORY, SANDBOX_HOME, SIDECAR_DIRECTORY,
     SSH_SOCKET_NAME, env,
 };
 
-/// Where the workload writes what it forgets; policies grant it by default.
-const TMP: &str = "/tmp";
-
 /// A container of the supervisor's image.
 pub(super) fn supervisor(plan: &Plan<'_>, name: &'static str, security: Security) -> Container {
     let config = plan.config;
-    Container::new(name, &config.supervisor_image, &config.supervisor_image_pull_policy, confined(plan, security))
+    let mut container =
+        Container::new(name, &config.supervisor_image, &config.supervisor_image_pull_policy, confined(plan, security));
+    container.resources = resources::of_supervisor(config);
+    container
 }
 
 /// With the configured AppArmor profile.
@@ -76,22 +75,26 @@ pub(super) fn of_agent_image(
     flags: impl IntoIterator<Item = String>,
 ) -> Container {
     let security = confined(plan, Security::none(plan.runs_as()));
-    Container::new(name, plan.agent_image(), &plan.config.image_pull_policy, security)
+    let mut container = Container::new(name, plan.agent_image(), &plan.config.image_pull_policy, security);
+    container.resources = resources::of_supervisor(plan.config);
+    container
         .command(path::SIDELOADED, role, flags)
         .mounts([Mount::read_only(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY)])
 }
 
-/// Seeds a claimed workspace from the image's, once. Of the agent's image, since what it copies is in there.
+/// Seeds the workspace from the image's, once. Of the agent's image, since what it copies is in there.
 pub(super) fn workspace_init(plan: &Plan<'_>) -> Container {
     let flags = [SANDBOX_HOME.to_owned(), path::WORKSPACE_SEED.to_owned()];
     of_agent_image(plan, container::WORKSPACE, "workspace", flags)
         .mounts([Mount::read_write(volume::WORKSPACE, path::WORKSPACE_SEED)])
 }
 
-/// The agent's container, with what every topology has in it; `role` and `flags` are what it calls.
+/// The agent's container, with what every topology has in it; `role` and `flags` are what it calls, `admin` is where that
+/// answers probes.
 pub(super) fn agent(
     plan: &Plan<'_>,
     security: Security,
+    admin: &str,
     role: &str,
     flags: impl IntoIterator<Item = String>,
 ) -> Container {
@@ -99,12 +102,13 @@ pub(super) fn agent(
     let security = confined(plan, security);
     let writable_root = !security.read_only_root;
     let mut flags: Vec<String> = flags.into_iter().collect();
+    flags.push(format!("--admin-bind={admin}"));
     flags.push(format!("--workdir={SANDBOX_HOME}"));
     if sandbox.gpu.is_some() {
         flags.push("--seccomp=gpu".into());
     }
     let user = &sandbox.driver_config.volume_mounts;
-    let tmp = !writable_root && !user.iter().any(|mount| mount.mount_path == TMP);
+    let tmp = !writable_root && !user.iter().any(|mount| mount.mount_path == path::TMP);
     let mut agent = Container::new(container::AGENT, plan.agent_image(), &config.image_pull_policy, security)
         .command(path::SIDELOADED, role, flags)
         .environment(identity(plan))
@@ -115,9 +119,10 @@ pub(super) fn agent(
             Mount::read_only(volume::SUPERVISOR, path::SIDELOAD_DIRECTORY),
             Mount::read_write(volume::WORKSPACE, SANDBOX_HOME),
         ])
-        .mounts(tmp.then(|| Mount::read_write(volume::TMP, TMP)))
+        .mounts(tmp.then(|| Mount::read_write(volume::TMP, path::TMP)))
         .mounts(user.iter().map(Mount::from));
-    agent.resources = resources(plan);
+    agent.resources = Resources::of(sandbox).build();
+    agent.readiness = readiness(path::SIDELOADED, admin);
     agent
 }
 
@@ -134,13 +139,13 @@ pub(super) fn network(plan: &Plan<'_>, security: Security, flags: impl IntoItera
         .environment(identity(plan))
         .mounts(policy_mount(plan))
         .mounts(auth);
-    network.readiness = readiness(path::SUPERVISOR);
+    network.readiness = readiness(path::SUPERVISOR, ADMIN);
     network
 }
 
 /// Asks the role's admin listener: with nothing but the executable itself.
-pub(super) fn readiness(program: &str) -> Value {
-    json!({"exec": {"command": [program, "health", ADMIN]}})
+pub(super) fn readiness(program: &str, admin: &str) -> Value {
+    json!({"exec": {"command": [program, "health", admin]}})
 }
 
 /// The flag by which Landlock keeps the workload's TCP, where it is to.
@@ -212,34 +217,4 @@ pub(super) fn main_process(plan: &Plan<'_>) -> String {
 /// not, and in JSON a dollar can be written without one.
 fn literal(value: &Value) -> String {
     value.to_string().replace('$', "\\u0024")
-}
-
-/// The agent's resources: the gateway's, with the sandbox's own over them, then the user's for what is not said yet.
-fn resources(plan: &Plan<'_>) -> Value {
-    let sandbox = plan.sandbox;
-    let mut requests = sandbox.platform_config.requests.clone();
-    let mut limits = sandbox.platform_config.limits.clone();
-    let typed = &sandbox.resources;
-    for (name, request, limit) in
-        [("cpu", &typed.cpu_request, &typed.cpu_limit), ("memory", &typed.memory_request, &typed.memory_limit)]
-    {
-        if let Some(limit) = limit {
-            limits.insert(name.into(), limit.clone());
-        }
-        // What is limited is reserved as well, or the scheduler would promise it to others.
-        if let Some(request) = request.as_ref().or(limit.as_ref()) {
-            requests.insert(name.into(), request.clone());
-        }
-    }
-    if let Some(count) = sandbox.gpu {
-        limits.insert(GPU.into(), count.to_string());
-    }
-    let fill = |all: &mut BTreeMap<String, String>, more: &BTreeMap<String, String>| {
-        for (name, quantity) in more {
-            all.entry(name.clone()).or_insert_with(|| quantity.clone());
-        }
-    };
-    fill(&mut requests, &sandbox.driver_config.requests);
-    fill(&mut limits, &sandbox.driver_config.limits);
-    Fields::new().maybe("limits", strings(&limits)).maybe("requests", strings(&requests)).build()
 }

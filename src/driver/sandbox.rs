@@ -151,6 +151,9 @@ impl SandboxSpec {
                 let place = error.location().map(|at| Place { line: at.line() as usize, column: at.column() as usize });
                 let (expected, remedy) = match error.without_snippet() {
                     Error::DuplicateMappingKey { .. } => ("every field once", "keep one of the two"),
+                    Error::MultipleDocuments { .. } => {
+                        ("one sandbox", "put each into a file of its own: a call renders one")
+                    }
                     _ => ("YAML", "correct what is there, or just before it"),
                 };
                 problems.broken(place, expected, remedy);

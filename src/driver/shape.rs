@@ -43,16 +43,74 @@ pub(super) fn is_ours(key: &str) -> bool {
 }
 
 /// A quantity of the Kubernetes API, zero or more: `500m`, `2`, `1.5Gi`, `1e3`.
-pub(super) fn is_quantity(text: &str) -> bool {
-    const SUFFIXES: [&str; 16] = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
-    let (number, suffix) = text.split_at(end);
-    let decimal = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
-    let exponent = suffix.strip_prefix(['e', 'E']).is_some_and(|digits| {
-        let digits = digits.strip_prefix(['+', '-']).unwrap_or(digits);
-        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-    });
-    decimal && (SUFFIXES.contains(&suffix) || exponent)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Quantity(u128);
+
+impl Quantity {
+    /// Parts of the unit, which are as small as the API tells apart.
+    const NANO: u128 = 1_000_000_000;
+    /// The API's greatest.
+    const GREATEST: u128 = i64::MAX as u128;
+
+    /// Reads one, rounded up as the API does. One that is greater than the API's greatest counts as that.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        const SUFFIXES: [(&str, u128, u128); 16] = [
+            ("", 1, 1),
+            ("n", 1, 1_000_000_000),
+            ("u", 1, 1_000_000),
+            ("m", 1, 1000),
+            ("k", 1000, 1),
+            ("M", 1_000_000, 1),
+            ("G", 1_000_000_000, 1),
+            ("T", 1_000_000_000_000, 1),
+            ("P", 1_000_000_000_000_000, 1),
+            ("E", 1_000_000_000_000_000_000, 1),
+            ("Ki", 1 << 10, 1),
+            ("Mi", 1 << 20, 1),
+            ("Gi", 1 << 30, 1),
+            ("Ti", 1 << 40, 1),
+            ("Pi", 1 << 50, 1),
+            ("Ei", 1 << 60, 1),
+        ];
+        let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+        let (number, suffix) = text.split_at(end);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+            return None;
+        }
+        let known = SUFFIXES.iter().find(|(known, ..)| *known == suffix).map(|(_, times, over)| (*times, *over));
+        let (times, over) = known.or_else(|| exponent(suffix))?;
+        // What is too long to be a number is a great one.
+        let number = |digits: &str| if digits.is_empty() { 0 } else { digits.parse().unwrap_or(Self::GREATEST) };
+        let (kept, rest) = fraction.split_at(fraction.len().min(9));
+        let part = number(&format!("{kept:0<9}")) + u128::from(rest.bytes().any(|digit| digit != b'0'));
+        let nano = number(whole).min(Self::GREATEST) * Self::NANO + part;
+        Some(Self(nano.saturating_mul(times).div_ceil(over).min(Self::GREATEST * Self::NANO)))
+    }
+
+    /// Whether it is more than nothing.
+    pub(super) fn is_positive(self) -> bool {
+        self.0 > 0
+    }
+
+    /// Whether it is no part of a unit.
+    pub(super) fn is_whole(self) -> bool {
+        self.0.is_multiple_of(Self::NANO)
+    }
+}
+
+/// What `e3` or `E-3` multiplies by, and what it divides by.
+fn exponent(suffix: &str) -> Option<(u128, u128)> {
+    let digits = suffix.strip_prefix(['e', 'E'])?;
+    let (negative, digits) = match digits.strip_prefix(['+', '-']) {
+        Some(rest) => (digits.starts_with('-'), rest),
+        None => (false, digits),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let power = 10_u128.saturating_pow(digits.parse().unwrap_or(u32::MAX));
+    Some(if negative { (1, power) } else { (power, 1) })
 }
 
 /// A name of an environment variable that every shell can read.
@@ -69,9 +127,20 @@ pub(super) fn is_plain_path(text: &str) -> bool {
     }) && !text.contains(|letter: char| letter.is_control() || letter == ':')
 }
 
-/// A reference of an image, as far as it can be told without asking: no space, no control character, not empty.
+/// A reference of an image, as far as it can be told without asking: no space, no control character, not empty, and no capital
+/// letter but in the registry's name, the tag and the digest.
 pub(super) fn is_image(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$')
+    let name = text.split('@').next().unwrap_or(text);
+    let tag = name.rfind(':').filter(|at| !name[*at..].contains('/'));
+    let name = &name[..tag.unwrap_or(name.len())];
+    let path = match name.split_once('/') {
+        // What looks like no host is a part of the path (distribution's `splitDockerDomain`).
+        Some((host, path)) if host.contains(['.', ':']) || host.bytes().any(|byte| byte.is_ascii_uppercase()) => path,
+        _ => name,
+    };
+    !path.is_empty()
+        && !path.bytes().any(|byte| byte.is_ascii_uppercase())
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$')
 }
 
 fn ends_are(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
@@ -99,7 +168,54 @@ pub(super) fn subdomain(problems: &Problems, path: &str, text: &str) {
 
 /// Tells of a string that is no quantity.
 pub(super) fn quantity(problems: &Problems, path: &str, text: &str) {
-    if !is_quantity(text) {
+    if Quantity::parse(text).is_none() {
         problems.with(path, text, "a quantity, such as 500m, 2 or 1.5Gi", "write one");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_has_capital_letters_where_registries_take_them() {
+        for image in ["a", "a/b:C", "A.example/b", "A/b", "localhost:5000/a/b:Tag@sha256:AB", "a@sha256:0"] {
+            assert!(is_image(image), "{image}");
+        }
+        for image in ["", "A", "a/B", "r.example/a/B:c", "a b", "a$(B)", "r.example/:c", "A:b"] {
+            assert!(!is_image(image), "{image}");
+        }
+    }
+
+    #[test]
+    fn quantities_are_compared_whatever_they_are_written_in() {
+        let of = |text: &str| Quantity::parse(text).unwrap_or_else(|| panic!("{text} is one"));
+        for (one, other) in [
+            ("1", "1000m"),
+            ("0.3", "300m"),
+            ("1.5Gi", "1536Mi"),
+            ("1e3", "1k"),
+            ("1E3", "1000"),
+            ("1e-3", "1m"),
+            (".5", "500m"),
+            ("1.", "1"),
+            ("0", "0.0"),
+            ("1E", "1e18"),
+            ("99Ei", "99999999999999999999999999999999999999999999999"),
+        ] {
+            assert_eq!(of(one), of(other), "{one} {other}");
+        }
+        for (less, more) in
+            [("999m", "1"), ("1000M", "1Gi"), ("1n", "2n"), ("0", "0.0000000000001"), ("7.9Ei", "8Ei"), ("1u", "1e400")]
+        {
+            assert!(of(less) < of(more), "{less} {more}");
+        }
+        assert!(
+            of("2").is_whole() && of("2000m").is_whole() && !of("1.5").is_whole() && !of("1.0000000000001").is_whole()
+        );
+        assert!(of("1n").is_positive() && !of("0Gi").is_positive());
+        for wrong in ["", ".", "1.2.3", "-1", "+1", "1 Gi", "Gi", "1e", "1e+", "1ki", "1K", "two", "1e1.5"] {
+            assert_eq!(Quantity::parse(wrong), None, "{wrong}");
+        }
     }
 }

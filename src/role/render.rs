@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use ring::rand::{SecureRandom, SystemRandom};
@@ -42,11 +43,13 @@ fn text(arguments: &cli::Render) -> Result<String, Failure> {
         return explain(arguments, &sources, &config, &spec);
     }
     let mut cluster = cluster(arguments);
+    let mut made = Vec::new();
     if config.topology == Topology::ProxyPod {
-        cluster.proxy_ca = Some(proxy_ca(arguments, &spec)?);
-        cluster.attestation_key = Some(attestation_key(arguments)?);
+        cluster.proxy_ca = Some(proxy_ca(arguments, &spec, &mut made)?);
+        cluster.attestation_key = Some(attestation_key(arguments, &mut made)?);
     }
     let objects = driver::render(&config, &spec, &cluster).map_err(|errors| Failure::usage(sources.placed(errors)))?;
+    made.iter().for_each(say_what_is_made);
     Ok(match arguments.output {
         ObjectFormat::Yaml => driver::to_yaml(&objects),
         ObjectFormat::Json => driver::to_json(&objects),
@@ -68,6 +71,12 @@ struct Sources {
 impl Sources {
     /// Reads both; that either cannot be read is told at once.
     fn read(arguments: &cli::Render) -> Result<Self, Failure> {
+        let standard = |path: &Option<PathBuf>| path.as_deref().is_some_and(is_standard_input);
+        if standard(&arguments.config) && standard(&arguments.sandbox) {
+            return Err(Failure::usage(
+                "--config - and --sandbox -: standard input holds one of the two; put the other into a file",
+            ));
+        }
         let source = |path: &Option<PathBuf>, expected: &str| {
             let read = |path: &PathBuf| Ok(Source { name: path.display().to_string(), text: read(path, expected)? });
             path.as_ref().map(read).transpose()
@@ -167,7 +176,7 @@ fn cluster(arguments: &cli::Render) -> Cluster {
 }
 
 /// The CA that is given, or one that is made here.
-fn proxy_ca(arguments: &cli::Render, spec: &SandboxSpec) -> Result<ProxyCa, Failure> {
+fn proxy_ca(arguments: &cli::Render, spec: &SandboxSpec, made: &mut Vec<Made>) -> Result<ProxyCa, Failure> {
     let (certificate, key) = match (&arguments.proxy_ca_cert, &arguments.proxy_ca_key) {
         (Some(certificate), Some(key)) => {
             // The proxy would refuse them later, where nobody looks.
@@ -175,7 +184,7 @@ fn proxy_ca(arguments: &cli::Render, spec: &SandboxSpec) -> Result<ProxyCa, Fail
             (read(certificate, "a certificate, PEM")?, read(key, "its key, PEM")?)
         }
         _ => {
-            say_what_is_made("a CA", "--proxy-ca-cert and --proxy-ca-key");
+            made.push(Made { what: "a CA", flags: "--proxy-ca-cert and --proxy-ca-key" });
             authority::pair(&spec.name).map_err(Failure::setup)?
         }
     };
@@ -186,11 +195,11 @@ fn proxy_ca(arguments: &cli::Render, spec: &SandboxSpec) -> Result<ProxyCa, Fail
 const KEY_BYTES: usize = 32;
 
 /// The key by which the two pods know each other: the one that is given, or one that is made here.
-fn attestation_key(arguments: &cli::Render) -> Result<AttestationKey, Failure> {
+fn attestation_key(arguments: &cli::Render, made: &mut Vec<Made>) -> Result<AttestationKey, Failure> {
     if let Some(path) = &arguments.attestation_key {
         return Ok(AttestationKey(read(path, "a key of at least 32 bytes of text")?));
     }
-    say_what_is_made("an attestation key", "--attestation-key");
+    made.push(Made { what: "an attestation key", flags: "--attestation-key" });
     let mut bytes = [0; KEY_BYTES];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Failure::setup("the kernel gives no random bytes (getrandom)"))?;
     Ok(AttestationKey(bytes.iter().fold(String::new(), |mut text, byte| {
@@ -199,7 +208,13 @@ fn attestation_key(arguments: &cli::Render) -> Result<AttestationKey, Failure> {
     })))
 }
 
-fn say_what_is_made(what: &str, flags: &str) {
+/// A secret that was not given.
+struct Made {
+    what: &'static str,
+    flags: &'static str,
+}
+
+fn say_what_is_made(Made { what, flags }: &Made) {
     say!(
         "openshell-supervisor: render: the sandbox has {what} of its own that was made now; rendered again it has another \
          one, so apply what is printed once, or give {flags}"
@@ -260,5 +275,12 @@ fn explained(arguments: &cli::Render, config: &DriverConfig) -> Vec<(String, Dri
 /// The text of a file that is to hold what is `expected`.
 fn read(path: &Path, expected: &str) -> Result<String, Failure> {
     let failed = |error| Failure::usage(format!("{}: {error}; expected {expected}", path.display()));
+    if is_standard_input(path) {
+        return io::read_to_string(io::stdin()).map_err(failed);
+    }
     fs::read_to_string(path).map_err(failed)
+}
+
+fn is_standard_input(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }

@@ -18,6 +18,7 @@ const SANDBOX: &str = "id: 6f1c2a34\nname: demo\nworkspace: default\ncommand: [s
                        environment: {A: \"$(B) $$\"}\nlog_level: info\ngpu: {}\npolicy: {version: 1}\n";
 
 const GATEWAY: &str = "grpc_endpoint = \"https://gateway:8080\"\nclient_tls_secret_name = \"client-tls\"\n\
+                       proxy_pod.gateway_peers = [{cidr = \"203.0.113.7/32\", port = 8080}]\n\
                        provider_spiffe_workload_api_socket_path = \"/spiffe-workload-api/agent.sock\"\n";
 
 const PARENT: &str = "https_proxy = \"http://proxy.example:8080\"\nno_proxy = \"internal.example,10.0.0.0/8\"\n\

@@ -1,4 +1,4 @@
-//! `verify-fence`: proves that the fence holds, or keeps the pod in Init. Runs as the workload will, with no privilege.
+//! `verify-fence`: proves that the fence holds, or lets the pod go no further than Init. Runs as the workload will, with no privilege.
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Annotations that would take from the pod what the rest of it gives: read by runtimes, network plugins and webhooks, each
+//! Annotations and labels that would take from the pod what the rest of it gives: read by runtimes, network plugins and webhooks, each
 //! beside the fields that Pod Security and reviewers look at.
 
 use crate::driver::problem::Problems;
@@ -18,6 +18,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("cni.cilium.io/", NETWORK),
     ("ipam.cilium.io/", NETWORK),
     ("policy.cilium.io/", NETWORK),
+    ("networking.gke.io/", NETWORK),
+    ("danm.k8s.io/", NETWORK),
     ("sidecar.istio.io/", MESH),
     ("traffic.sidecar.istio.io/", MESH),
     ("inject.istio.io/", MESH),
@@ -28,6 +30,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("consul.hashicorp.com/", MESH),
     ("kuma.io/", MESH),
     ("traffic.kuma.io/", MESH),
+    ("openservicemesh.io/", MESH),
+    ("appmesh.k8s.aws/", MESH),
+    ("azure.workload.identity/", INJECTED),
+    ("vault.hashicorp.com/", INJECTED),
     ("io.katacontainers.", RUNTIME),
     ("dev.gvisor.", RUNTIME),
     ("run.oci.", RUNTIME),
@@ -49,11 +55,21 @@ const SECCOMP: &str = "every pod has the runtime's seccomp profile";
 const NETWORK: &str =
     "a network, address or route that the network plugin adds is covered by neither fence nor NetworkPolicy";
 const MESH: &str = "a mesh's proxy would carry the workload's traffic around the fence";
+const INJECTED: &str = "a webhook would add a container or a credential that nobody here knows of";
 const RUNTIME: &str = "the container runtime would do what it says whatever the pod's fields say";
 const DEVICES: &str = "devices and mounts that the runtime adds are seen by nobody who judges the pod";
 const SCC: &str = "which constraints admit the pod follows from the topology";
 
+/// Labels of that kind: Azure's webhook goes by one. Those of meshes are the driver's to set, whatever the user says.
+const REFUSED_LABELS: &[(&str, &str)] = &[("azure.workload.identity/", INJECTED)];
+
 pub(super) fn annotations(sandbox: &SandboxSpec, problems: &Problems) {
+    for key in sandbox.labels.keys() {
+        if let Some((beginning, reason)) = REFUSED_LABELS.iter().find(|(beginning, _)| key.starts_with(beginning)) {
+            let expected = format!("no label that begins with {beginning}: {reason}");
+            problems.without(format!("labels.{key}"), expected, "remove it");
+        }
+    }
     for key in sandbox.platform_config.annotations.keys() {
         if let Some((beginning, reason)) = REFUSED.iter().find(|(beginning, _)| key.starts_with(beginning)) {
             let path = format!("platform_config.annotations.{key}");

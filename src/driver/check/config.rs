@@ -2,9 +2,15 @@
 
 use std::net::IpAddr;
 
-use crate::driver::config::{DriverConfig, GREATEST_ID, LEAST_PROXY_ID, UpstreamProxyConfig, WorkspaceMode};
+use super::mounts::{self, is_at_or_above};
+use crate::contract::SANDBOX_HOME;
+use crate::driver::config::{
+    DriverConfig, GREATEST_ID, LEAST_PROXY_ID, LONGEST_START, UpstreamProxyConfig, WorkspaceMode,
+};
+use crate::driver::names::path::TMP;
 use crate::driver::problem::Problems;
-use crate::driver::shape::{self, LABEL_LENGTH};
+use crate::driver::resources;
+use crate::driver::shape::{self, LABEL_LENGTH, Quantity};
 
 /// Letters that every managed namespace leaves for the workspace's name.
 const WORKSPACE_ROOM: usize = 19;
@@ -31,7 +37,12 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
         shape::subdomain(problems, &format!("image_pull_secrets[{index}]"), name);
     }
     shape::quantity(problems, "workspace_default_storage_size", &config.workspace_default_storage_size);
+    if Quantity::parse(&config.workspace_default_storage_size).is_some_and(|size| !size.is_positive()) {
+        let (size, expected) = (&config.workspace_default_storage_size, "more than nothing: no claim is of nothing");
+        problems.with("workspace_default_storage_size", size, expected, "write a size, such as 2Gi");
+    }
     images(config, problems);
+    resources::check_supervisor(config, problems);
     ids(config, problems);
     if !config.host_gateway_ip.is_empty() && config.host_gateway_ip.parse::<IpAddr>().is_err() {
         problems.with(
@@ -48,6 +59,16 @@ pub(in crate::driver) fn config(config: &DriverConfig, problems: &Problems) {
     }
     workspaces(config, problems);
     upstream(&config.upstream_proxy, problems);
+    shape::subdomain(problems, "proxy_pod.cluster_domain", &config.proxy_pod.cluster_domain);
+    for (path, seconds) in [
+        ("proxy_pod.start_timeout_secs", config.proxy_pod.start_timeout_secs),
+        ("platform_network.start_timeout_secs", config.platform_network.start_timeout_secs),
+    ] {
+        if !(1..=LONGEST_START).contains(&seconds) {
+            let expected = format!("a number from 1 to {LONGEST_START}");
+            problems.with(path, seconds, expected, "choose one in that range");
+        }
+    }
     peers(config, problems);
     ranges(config, problems);
     canaries(config, problems);
@@ -84,7 +105,8 @@ fn ids(config: &DriverConfig, problems: &Problems) {
     }
 }
 
-/// The socket's directory is mounted whole, so it must be one of its own.
+/// The socket's directory is mounted whole, so it must be one of its own: two mounts of one place are none, and one above
+/// another hides it.
 fn spiffe(path: &str, problems: &Problems) {
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
     let sound = shape::is_plain_path(path) && !path.contains(char::is_whitespace) && !directory.is_empty();
@@ -94,6 +116,16 @@ fn spiffe(path: &str, problems: &Problems) {
             path,
             "an absolute path without spaces, in a directory of its own",
             "give it as /spiffe-workload-api/spire-agent.sock",
+        );
+    }
+    let workloads = [SANDBOX_HOME, TMP].into_iter().find(|taken| is_at_or_above(directory, taken));
+    let workloads = workloads.or(is_at_or_above(SANDBOX_HOME, directory).then_some(SANDBOX_HOME));
+    if let Some(taken) = mounts::reserved(directory).or(workloads).filter(|_| sound && !path.is_empty()) {
+        problems.with(
+            "provider_spiffe_workload_api_socket_path",
+            path,
+            format!("a directory that keeps clear of {taken}, where these pods have something else"),
+            "give it as /spiffe-workload-api/spire-agent.sock, in a directory of its own",
         );
     }
 }
@@ -131,15 +163,6 @@ fn workspaces(config: &DriverConfig, problems: &Problems) {
                 let most = LABEL_LENGTH - WORKSPACE_ROOM - "openshell--".len();
                 let expected = format!("a DNS label of at most {most} letters: a-z, 0-9 and -, not at its ends");
                 problems.with("gateway_id", &config.gateway_id, expected, "choose a shorter one");
-            }
-            let ingress = &config.managed_ssh_ingress;
-            if ingress.enabled && ingress.gateway_namespace.is_empty() {
-                let remedy = "name the gateway's namespace, or set managed_ssh_ingress.enabled = false";
-                problems.without("managed_ssh_ingress.gateway_namespace", "a namespace", remedy);
-            }
-            if ingress.enabled && ingress.gateway_pod_selector.is_empty() {
-                let remedy = "name labels of the gateway's pods: an empty selector is every pod";
-                problems.without("managed_ssh_ingress.gateway_pod_selector", "at least one label", remedy);
             }
         }
         WorkspaceMode::Operator { label, file } => {
@@ -276,6 +299,21 @@ fn peers(config: &DriverConfig, problems: &Problems) {
     ];
     for (list, peers) in lists {
         for (index, peer) in peers.iter().enumerate() {
+            if let Some(cidr) = &peer.cidr {
+                let path = format!("{list}[{index}].cidr");
+                if Range::parse(cidr).is_none() {
+                    problems.with(
+                        &path,
+                        cidr,
+                        "a range of addresses: ADDRESS/BITS",
+                        "give one, such as 169.254.20.10/32",
+                    );
+                }
+                if !peer.namespace_selector.is_empty() || !peer.pod_selector.is_empty() {
+                    let expected = "a range or selectors, not both: NetworkPolicy has them apart";
+                    problems.with(path, cidr, expected, "make two peers of it");
+                }
+            }
             let selectors = [("namespace_selector", &peer.namespace_selector), ("pod_selector", &peer.pod_selector)];
             for (selector, labels) in selectors {
                 for (key, value) in labels {

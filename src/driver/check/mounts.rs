@@ -9,7 +9,7 @@ use crate::driver::sandbox::SandboxSpec;
 use crate::driver::shape;
 
 /// What the supervisor and the container runtime have for themselves. A mount at, below or above one is refused.
-const RESERVED: [&str; 13] = [
+const RESERVED: [&str; 15] = [
     "/opt/openshell",
     "/etc/openshell",
     path::UPSTREAM_AUTH_DIRECTORY,
@@ -20,6 +20,8 @@ const RESERVED: [&str; 13] = [
     "/run/secrets/openshell",
     "/run/secrets/openshell-tls",
     "/run/openshell-attestation",
+    "/run/openshell-proxy-ca",
+    path::WORKSPACE_SEED,
     "/proc",
     "/sys",
     "/dev",
@@ -46,7 +48,7 @@ pub(super) fn mounts(sandbox: &SandboxSpec, problems: &Problems) {
         if !shape::is_plain_path(target) {
             let expected = "an absolute path without `.`, `..`, `:`, and empty parts";
             problems.with(field("mount_path"), target, expected, "write the path out");
-        } else if let Some(taken) = RESERVED.into_iter().find(|reserved| meet(target, reserved)) {
+        } else if let Some(taken) = reserved(target) {
             let expected = format!("a path that is neither at, below nor above {taken}");
             problems.with(field("mount_path"), target, expected, "choose another path, such as /mnt/data");
         } else if is_at_or_above(target, SANDBOX_HOME) {
@@ -66,23 +68,35 @@ pub(super) fn mounts(sandbox: &SandboxSpec, problems: &Problems) {
     }
 }
 
+/// What a path meets of what the supervisor and the container runtime have for themselves.
+pub(super) fn reserved(path: &str) -> Option<&'static str> {
+    RESERVED.into_iter().find(|reserved| meet(path, reserved))
+}
+
 /// Whether one of two paths is the other, or in it, by either name of what is in `/run`: `/var/run` is the same directory in
 /// most images, and what is mounted at `/var` is above it there.
 pub(super) fn meet(one: &str, other: &str) -> bool {
-    let below_var = |path: &str| path.strip_prefix("/var").filter(|rest| is_at_or_above(RUN, rest)).map(str::to_owned);
-    let short = |path: &str| below_var(path).unwrap_or_else(|| path.to_owned());
     let long = |path: &str| match is_at_or_above(RUN, path) {
         true => format!("/var{path}"),
         false => path.to_owned(),
     };
-    let meets = |one: &str, other: &str| is_at_or_above(one, other) || is_at_or_above(other, one);
-    meets(&short(one), &short(other)) || meets(&long(one), &long(other))
+    let (one_long, other_long) = (long(one), long(other));
+    let met = is_at_or_above(&one_long, &other_long) || is_at_or_above(&other_long, &one_long);
+    met || meet_in_run(one, other)
+}
+
+/// The same where `/var/run` is a link, as in most images: what is at `/var` is then not above what is in `/run`.
+pub(super) fn meet_in_run(one: &str, other: &str) -> bool {
+    let below_var = |path: &str| path.strip_prefix("/var").filter(|rest| is_at_or_above(RUN, rest)).map(str::to_owned);
+    let short = |path: &str| below_var(path).unwrap_or_else(|| path.to_owned());
+    let (one, other) = (short(one), short(other));
+    is_at_or_above(&one, &other) || is_at_or_above(&other, &one)
 }
 
 /// The directory that has two names.
 const RUN: &str = "/run";
 
-fn is_at_or_above(one: &str, other: &str) -> bool {
+pub(super) fn is_at_or_above(one: &str, other: &str) -> bool {
     let parts =
         |path: &str| -> Vec<String> { path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect() };
     parts(other).starts_with(&parts(one))

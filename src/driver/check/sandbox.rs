@@ -6,6 +6,7 @@ use super::{annotations, mounts};
 use crate::contract::env;
 use crate::driver::names;
 use crate::driver::problem::Problems;
+use crate::driver::resources;
 use crate::driver::sandbox::{GPUS, SandboxSpec, Toleration};
 use crate::driver::shape;
 
@@ -122,13 +123,7 @@ fn resources(sandbox: &SandboxSpec, problems: &Problems) {
         ("platform_config.resources_raw.requests", &platform.requests),
         ("platform_config.resources_raw.limits", &platform.limits),
     ] {
-        for (name, quantity) in quantities {
-            let path = format!("{path}.{name}");
-            if !shape::is_label_key(name) {
-                problems.without(&path, "a resource, such as cpu or nvidia.com/gpu", "correct its name");
-            }
-            shape::quantity(problems, &path, quantity);
-        }
+        resources::check_names(quantities, path, problems);
     }
     if let Some(count) = sandbox.gpu.filter(|count| !(1..=GPUS).contains(count)) {
         let remedy = "ask for one at least, or remove the field";

@@ -1,13 +1,14 @@
 //! What holds of the inputs only together.
 
-use super::mounts::meet;
+use super::mounts::{meet, meet_in_run};
 use crate::contract::Ids;
-use crate::driver::cluster::{AttestationKey, Cluster};
+use crate::driver::cluster::{self, AttestationKey, Cluster};
 use crate::driver::config::{AppArmor, NetworkEnforcement, Topology, WorkspaceMode};
-use crate::driver::names::scc;
+use crate::driver::names::{path, scc};
 use crate::driver::openshift;
 use crate::driver::plan::{Plan, SandboxedRuntime};
 use crate::driver::problem::{Document, Problem, Problems};
+use crate::driver::resources::Resources;
 use crate::driver::shape::{self, LABEL_LENGTH};
 
 /// Checks one sandbox against the configuration and the cluster.
@@ -17,6 +18,7 @@ pub(in crate::driver) fn together(plan: &Plan<'_>) -> Vec<Problem> {
     ids(plan, &config);
     of_topology(plan, &config);
     of_platform(plan, &config);
+    grants(plan, &sandbox);
     names(plan, &sandbox);
     runtime(plan, &config, &sandbox);
     spiffe(plan, &sandbox);
@@ -24,6 +26,7 @@ pub(in crate::driver) fn together(plan: &Plan<'_>) -> Vec<Problem> {
         let remedy = "add a node with GPUs and their device plugin, or remove the field";
         sandbox.without("gpu", "a node that has nvidia.com/gpu to allocate", remedy);
     }
+    Resources::of(plan.sandbox).check(&sandbox);
     of_cluster(plan, plan.cluster, &cluster);
     [config, sandbox, cluster].into_iter().flat_map(Problems::into_found).collect()
 }
@@ -57,6 +60,12 @@ fn of_topology(plan: &Plan<'_>, problems: &Problems) {
     {
         let expected = format!("no credential of the corporate proxy in topology {}", topology.name());
         problems.with("proxy_auth_secret_name", name, expected, "use sidecar or cni-sidecar, or remove the Secret");
+    }
+    if topology == Topology::ProxyPod && plan.gateway().is_some() && config.proxy_pod.gateway_peers.is_empty() {
+        let expected = "whom the agent's pod may reach as the gateway that grpc_endpoint names";
+        let remedy =
+            "name its pods or its range and their port, or [{}] where another NetworkPolicy lets them be reached";
+        problems.without("proxy_pod.gateway_peers", expected, remedy);
     }
     let unprivileged = topology == Topology::ProxyPod || plan.is_fenced_by_platform();
     if config.app_armor_profile == Some(AppArmor::Unconfined) && unprivileged {
@@ -92,11 +101,56 @@ fn of_platform(plan: &Plan<'_>, problems: &Problems) {
         let remedy = "use proxy-pod, whose proxy is alone with it, or remove the field";
         problems.with("provider_spiffe_workload_api_socket_path", socket, expected, remedy);
     }
+    if plan.is_fenced_by_platform() {
+        of_openshift(plan, problems);
+    }
     let scc = openshift::scc(config);
     if config.openshift.nonroot_scc && scc != scc::NONROOT {
         let expected = format!("false where pods go by {scc}, as in topology {}", topology.name());
         let remedy = "remove the field, or use topology proxy-pod";
         problems.with("openshift.nonroot_scc", true, expected, remedy);
+    }
+}
+
+/// Ids that `restricted-v2` would refuse.
+fn of_openshift(plan: &Plan<'_>, problems: &Problems) {
+    let (Some(Ids { uid, gid }), Some((uids, group))) = (plan.runs_as(), cluster::admitted(plan.cluster)) else {
+        return;
+    };
+    let remedy = "remove sandbox_uid and sandbox_gid: the pod has the namespace's ids then";
+    if !uids.contains(&uid) {
+        let expected = format!("{} to {}, which the namespace has under {}", uids.start(), uids.end(), scc::RESTRICTED);
+        problems.with("sandbox_uid", uid, expected, remedy);
+    }
+    if gid != group {
+        let expected = format!("{group}, the one group of volumes that the namespace has under {}", scc::RESTRICTED);
+        problems.with("sandbox_gid", gid, expected, remedy);
+    }
+}
+
+/// What the roles keep from a workload that is their own user, by Landlock alone: a policy that grants it lets none start.
+fn grants(plan: &Plan<'_>, problems: &Problems) {
+    let proxy_pod = plan.config.topology == Topology::ProxyPod;
+    if !proxy_pod && !plan.is_fenced_by_platform() {
+        return;
+    }
+    let secrets = [
+        plan.cluster.attestation_key.as_ref().filter(|_| proxy_pod).map(|_| path::ATTESTATION_DIRECTORY),
+        plan.gateway().map(|_| path::TOKEN_DIRECTORY),
+        plan.client_tls().map(|_| path::AGENT_TLS_DIRECTORY),
+    ];
+    let section = plan.sandbox.policy.as_ref().and_then(|policy| policy.get("filesystem_policy"));
+    for list in ["read_only", "read_write"] {
+        let listed = section.and_then(|section| section[list].as_array());
+        for (index, granted) in listed.into_iter().flatten().enumerate() {
+            let met = |secret: &&str| granted.as_str().is_some_and(|granted| meet_in_run(granted, secret));
+            if let Some(secret) = secrets.into_iter().flatten().find(met) {
+                let whole = format!("policy.filesystem_policy.{list}[{index}]");
+                let expected =
+                    format!("a path that is neither at, below nor above {secret}, where the supervisor's secrets are");
+                problems.with(whole, granted, expected, "grant what is needed beside it, such as /etc or /usr");
+            }
+        }
     }
 }
 
@@ -177,13 +231,41 @@ fn of_cluster(plan: &Plan<'_>, cluster: &Cluster, problems: &Problems) {
         let remedy = "make a certificate and its key for this sandbox alone";
         problems.without("proxy_ca", "a CA for topology proxy-pod", remedy);
     }
+    if let Some(ca) = &cluster.proxy_ca
+        && pem_labels(&ca.certificate).any(|label| label != CERTIFICATE)
+    {
+        let expected = "certificates and nothing else: the agent's pod mounts it, for everybody there to read";
+        problems.without("proxy_ca.certificate", expected, "take the key out of it: it is given apart");
+    }
     if let Some(key) = &cluster.attestation_key
         && key.0.len() < AttestationKey::LEAST
     {
         let expected = format!("{} bytes at least, not {}", AttestationKey::LEAST, key.0.len());
         problems.without("attestation_key", expected, "make a random one for this sandbox alone");
+    } else if let Some(key) = &cluster.attestation_key
+        && (key.0.bytes().filter(u8::is_ascii_graphic).count() < AttestationKey::LEAST
+            || key.0.trim_end().contains(|letter: char| letter.is_control()))
+    {
+        let expected = format!("{} printable letters at least, and no control characters", AttestationKey::LEAST);
+        problems.without(
+            "attestation_key",
+            expected,
+            "make a random one for this sandbox alone, such as 32 bytes in hexadecimal",
+        );
     }
     if cluster.sandbox_uid.is_some() && cluster.sandbox_api.is_none() {
         problems.without("sandbox_api", "the version of the Sandbox whose uid is given", "give it too");
     }
+    if cluster.stopped && cluster.sandbox_api.is_none() {
+        let remedy = "give it too, or delete the Pod: one that is there is running";
+        problems.without("sandbox_api", "the version of the Sandbox that is to be stopped", remedy);
+    }
+}
+
+/// What PEM calls a certificate (RFC 7468 section 5).
+const CERTIFICATE: &str = "CERTIFICATE";
+
+/// What each block of a PEM text says that it is (RFC 7468).
+fn pem_labels(text: &str) -> impl Iterator<Item = &str> {
+    text.split("-----BEGIN ").skip(1).map(|rest| rest.split("-----").next().unwrap_or_default())
 }

@@ -77,17 +77,6 @@ pub enum WorkspaceMode {
     },
 }
 
-/// Who may come in by SSH, in managed namespaces.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ManagedSshIngress {
-    /// Whether anybody may.
-    pub enabled: bool,
-    /// The namespace of the gateway.
-    pub gateway_namespace: String,
-    /// Labels of its pods.
-    pub gateway_pod_selector: BTreeMap<String, String>,
-}
-
 /// Settings of the sidecar topologies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidecarConfig {
@@ -120,13 +109,25 @@ pub enum LandlockNet {
     Strict,
 }
 
-/// Pods that a NetworkPolicy lets the agent reach.
+/// Where the proxy of a proxy-pod sandbox listens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IpFamily {
+    /// At every IPv4 address: every node has them.
+    #[default]
+    Ipv4,
+    /// At every address of either version, which takes a node whose kernel has IPv6.
+    Any,
+}
+
+/// Whom a NetworkPolicy lets the agent reach: pods by their labels, or a range of addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     /// Labels of their namespace.
     pub namespace_selector: BTreeMap<String, String>,
     /// Labels of the pods.
     pub pod_selector: BTreeMap<String, String>,
+    /// Instead of labels a range, `ADDRESS/BITS`: for what is no pod of the cluster's network, such as a node's own name server.
+    pub cidr: Option<String>,
     /// The pods' own port: policies are judged behind the Service.
     pub port: u16,
 }
@@ -135,7 +136,7 @@ impl Peer {
     /// Whether it selects nothing in particular. To a NetworkPolicy that is everything, so it gets no rule.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.namespace_selector.is_empty() && self.pod_selector.is_empty()
+        self.namespace_selector.is_empty() && self.pod_selector.is_empty() && self.cidr.is_none()
     }
 }
 
@@ -150,6 +151,13 @@ pub struct ProxyPodConfig {
     pub dns_peers: Vec<Peer>,
     /// The gateway.
     pub gateway_peers: Vec<Peer>,
+    /// The cluster's domain, at the end of its Services' names.
+    pub cluster_domain: String,
+    /// Where the proxy listens.
+    pub ip_family: IpFamily,
+    /// Seconds that Init waits for the proxy to serve, and as many for the policy to be seen to hold. After them the pod has
+    /// failed for good, so they are to cover a node that is made and an image that is pulled.
+    pub start_timeout_secs: u32,
     /// What serves and is no peer, HOST:PORT each: before the workload starts it is seen that the policy cuts it off, besides the
     /// API server.
     pub canaries: Vec<String>,
@@ -183,6 +191,8 @@ pub struct PlatformNetworkConfig {
     /// What serves and the policy allows, HOST:PORT each, by which that is told from a network that is down. The corporate
     /// proxy and the gateway are such by themselves.
     pub controls: Vec<String>,
+    /// Seconds that Init waits for the policy to be seen to hold; after them the pod has failed for good.
+    pub start_timeout_secs: u32,
     /// Whether Landlock keeps the workload's TCP as well.
     pub landlock_net: LandlockNet,
 }
@@ -239,10 +249,13 @@ pub struct DriverConfig {
     pub supervisor_image_pull_policy: String,
     /// Secrets with the registries' credentials.
     pub image_pull_secrets: Vec<String>,
-    /// Who may come in by SSH.
-    pub managed_ssh_ingress: ManagedSshIngress,
     /// The supervisor's image.
     pub supervisor_image: String,
+    /// What each container but the agent's reserves, by resource; without any the proxy of a proxy-pod sandbox reserves what it
+    /// was measured to take, and the others nothing.
+    pub supervisor_requests: BTreeMap<String, String>,
+    /// What each of them gets at the most.
+    pub supervisor_limits: BTreeMap<String, String>,
     /// How the executable comes into the agent's container.
     pub supervisor_sideload_method: Sideload,
     /// How a sandbox is divided.
@@ -296,6 +309,7 @@ impl Default for DriverConfig {
         let peer = |name: &str| Peer {
             namespace_selector: [("kubernetes.io/metadata.name".into(), "kube-system".into())].into(),
             pod_selector: [("k8s-app".into(), name.into())].into(),
+            cidr: None,
             port: DNS_PORT,
         };
         let dns_peers = || vec![peer("kube-dns"), peer("coredns")];
@@ -308,8 +322,9 @@ impl Default for DriverConfig {
             image_pull_policy: String::new(),
             supervisor_image_pull_policy: String::new(),
             image_pull_secrets: Vec::new(),
-            managed_ssh_ingress: ManagedSshIngress::default(),
             supervisor_image: concat!("openshell-supervisor:", env!("CARGO_PKG_VERSION")).into(),
+            supervisor_requests: BTreeMap::new(),
+            supervisor_limits: BTreeMap::new(),
             supervisor_sideload_method: Sideload::ImageVolume,
             topology: Topology::Combined,
             network_enforcement: NetworkEnforcement::Namespace,
@@ -319,6 +334,9 @@ impl Default for DriverConfig {
                 affinity: Affinity::Disabled,
                 dns_peers: dns_peers(),
                 gateway_peers: Vec::new(),
+                cluster_domain: CLUSTER_DOMAIN.into(),
+                ip_family: IpFamily::Ipv4,
+                start_timeout_secs: START_TIMEOUT,
                 canaries: Vec::new(),
                 landlock_net: LandlockNet::Off,
             },
@@ -328,6 +346,7 @@ impl Default for DriverConfig {
                 egress: Vec::new(),
                 canaries: Vec::new(),
                 controls: Vec::new(),
+                start_timeout_secs: START_TIMEOUT,
                 landlock_net: LandlockNet::Off,
             },
             openshift: OpenShiftConfig::default(),
@@ -356,6 +375,12 @@ const DEFAULT_STORAGE: &str = "2Gi";
 const TOKEN_TTL: i64 = 3600;
 /// What Kubernetes takes as a token's lifetime at the least, and what a leaked one is worth at the most.
 const TOKEN_TTL_BOUNDS: (i64, i64) = (600, 86_400);
+/// The domain of most clusters (kubeadm's default).
+const CLUSTER_DOMAIN: &str = "cluster.local";
+/// What a node that an autoscaler makes takes, with a large image to pull.
+const START_TIMEOUT: u32 = 600;
+/// What one may wait at the most, in seconds: a day is for ever.
+pub(super) const LONGEST_START: u32 = 86_400;
 /// DNS (RFC 1035).
 const DNS_PORT: u16 = 53;
 /// The least id of a proxy: below are the system's users.

@@ -3,14 +3,15 @@
 use serde_json::Value;
 
 use super::{
-    Affinity, AppArmor, DriverConfig, EgressRange, GREATEST_ID, LEAST_PROXY_ID, LandlockNet, ManagedSshIngress,
+    Affinity, AppArmor, DriverConfig, EgressRange, GREATEST_ID, IpFamily, LEAST_PROXY_ID, LONGEST_START, LandlockNet,
     NetworkEnforcement, OpenShiftConfig, Peer, PlatformNetworkConfig, ProxyPodConfig, SidecarConfig, Sideload,
     TOKEN_TTL, Topology, UpstreamProxyConfig, WorkspaceMode,
 };
-use crate::driver::check;
 use crate::driver::place::Place;
 use crate::driver::problem::{Document, Errors, Problems};
 use crate::driver::read::Table;
+use crate::driver::{check, schema};
+use crate::spelling::nearest;
 
 /// Who fences a combined sandbox, by name.
 const ENFORCEMENTS: [(&str, NetworkEnforcement); 2] =
@@ -40,8 +41,10 @@ impl DriverConfig {
             }
         };
         if document.get(TABLE[0]).is_some() {
-            let found = TABLE.iter().try_fold(&mut document, |here, key| here.get_mut(key));
-            document = found.map_or_else(|| Value::Object(serde_json::Map::new()), Value::take);
+            document = match of_gateway(&document, &problems) {
+                Some(table) => table,
+                None => return problems.settle(Self::default()),
+            };
         }
         let config = Self::read(Table::root(document, &problems));
         problems.reading_is_done();
@@ -52,6 +55,9 @@ impl DriverConfig {
     pub(in crate::driver) fn read(mut table: Table<'_>) -> Self {
         let defaults = Self::default();
         let text = |table: &mut Table<'_>, key, default: &str| table.string(key).unwrap_or_else(|| default.to_owned());
+        let mut resources = table.table("supervisor_resources");
+        let [supervisor_requests, supervisor_limits] = ["requests", "limits"].map(|list| resources.string_map(list));
+        resources.finish();
         let sideload = [("image-volume", Sideload::ImageVolume), ("init-container", Sideload::InitContainer)];
         let config = Self {
             workspace_mode: workspace_mode(&mut table),
@@ -62,8 +68,9 @@ impl DriverConfig {
             image_pull_policy: table.text("image_pull_policy"),
             supervisor_image_pull_policy: table.text("supervisor_image_pull_policy"),
             image_pull_secrets: trimmed(table.strings("image_pull_secrets").unwrap_or_default()),
-            managed_ssh_ingress: ssh_ingress(table.table("managed_ssh_ingress")),
             supervisor_image: text(&mut table, "supervisor_image", &defaults.supervisor_image),
+            supervisor_requests,
+            supervisor_limits,
             supervisor_sideload_method: table
                 .choice("supervisor_sideload_method", &sideload)
                 .unwrap_or(defaults.supervisor_sideload_method),
@@ -94,10 +101,44 @@ impl DriverConfig {
             sandbox_uid: table.bounded("sandbox_uid", 1, GREATEST_ID),
             sandbox_gid: table.bounded("sandbox_gid", 1, GREATEST_ID),
         };
+        ssh_ingress(table.table("managed_ssh_ingress"));
         warm_pooling(table.optional_table("warm_pooling"));
+        table.elsewhere("proxy_uid", "sidecar.proxy_uid or proxy_pod.proxy_uid");
+        table.elsewhere("proxy_gid", "sidecar.proxy_gid");
+        for list in ["dns_peers", "gateway_peers", "canaries"] {
+            table.elsewhere(list, &format!("proxy_pod.{list} or platform_network.{list}"));
+        }
         table.finish();
         config
     }
+}
+
+/// The driver's table in a gateway's file. Its absence is told, and so is a field of its beside it: without them the defaults
+/// would be rendered, which is the topology that takes most.
+fn of_gateway(document: &Value, problems: &Problems) -> Option<Value> {
+    let whole = format!("[{}]", TABLE.join("."));
+    let mut here = document;
+    for (depth, key) in TABLE.iter().enumerate() {
+        let Some(found) = here.get(key) else {
+            let mut path = TABLE[..depth].join(".");
+            let keys: Vec<&str> = here.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+            let mut remedy = String::from("add it: an empty one stands for the defaults");
+            if let Some(near) = nearest(key, &keys) {
+                path = format!("{path}.{near}");
+                remedy = format!("did you mean {key:?}?");
+            }
+            problems.without(path, format!("the table {whole} in a gateway's file"), remedy);
+            return None;
+        };
+        here = found;
+    }
+    let fields = schema::of_config();
+    for key in document.as_object().into_iter().flatten().map(|(key, _)| key).filter(|key| *key != TABLE[0]) {
+        if fields["properties"].get(key).is_some() {
+            problems.without(key, format!("it within {whole}"), "move it there, or remove it");
+        }
+    }
+    Some(here.clone())
 }
 
 fn broken<T>(problems: Problems, place: Option<Place>, what: &str) -> Result<T, Errors> {
@@ -123,14 +164,16 @@ fn trimmed(names: Vec<String>) -> Vec<String> {
     names.iter().map(|name| name.trim()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-fn ssh_ingress(mut table: Table<'_>) -> ManagedSshIngress {
-    let ingress = ManagedSshIngress {
-        enabled: table.boolean("enabled").unwrap_or(false),
-        gateway_namespace: table.text("gateway_namespace"),
-        gateway_pod_selector: table.string_map("gateway_pod_selector"),
-    };
+/// Read so that a gateway's file passes: who makes the namespace lets people into it, and nothing here would.
+fn ssh_ingress(mut table: Table<'_>) {
+    if table.boolean("enabled") == Some(true) {
+        let remedy =
+            "set it to false: the NetworkPolicy that lets the gateway in belongs to who makes the managed namespaces";
+        table.problems().with(table.path("enabled"), true, "no ingress by SSH", remedy);
+    }
+    table.text("gateway_namespace");
+    table.string_map("gateway_pod_selector");
     table.finish();
-    ingress
 }
 
 fn sidecar(mut table: Table<'_>, defaults: &SidecarConfig) -> SidecarConfig {
@@ -151,6 +194,11 @@ fn proxy_pod(mut table: Table<'_>, defaults: ProxyPodConfig) -> ProxyPodConfig {
         affinity: table.choice("affinity", &choices).unwrap_or(defaults.affinity),
         dns_peers: peers(&mut table, "dns_peers").unwrap_or(defaults.dns_peers),
         gateway_peers: peers(&mut table, "gateway_peers").unwrap_or(defaults.gateway_peers),
+        cluster_domain: table.string("cluster_domain").unwrap_or(defaults.cluster_domain),
+        ip_family: table
+            .choice("ip_family", &[("ipv4", IpFamily::Ipv4), ("any", IpFamily::Any)])
+            .unwrap_or(defaults.ip_family),
+        start_timeout_secs: start_timeout(&mut table).unwrap_or(defaults.start_timeout_secs),
         canaries: table.strings("canaries").unwrap_or(defaults.canaries),
         landlock_net: table.choice("landlock_net", &LANDLOCK_NET).unwrap_or_default(),
     };
@@ -165,10 +213,15 @@ fn platform_network(mut table: Table<'_>, defaults: PlatformNetworkConfig) -> Pl
         egress: table.tables("egress").unwrap_or_default().into_iter().map(egress_range).collect(),
         canaries: table.strings("canaries").unwrap_or_default(),
         controls: table.strings("controls").unwrap_or_default(),
+        start_timeout_secs: start_timeout(&mut table).unwrap_or(defaults.start_timeout_secs),
         landlock_net: table.choice("landlock_net", &LANDLOCK_NET).unwrap_or_default(),
     };
     table.finish();
     platform
+}
+
+fn start_timeout(table: &mut Table<'_>) -> Option<u32> {
+    table.bounded("start_timeout_secs", 1, LONGEST_START)
 }
 
 fn egress_range(mut table: Table<'_>) -> EgressRange {
@@ -202,9 +255,11 @@ fn peers(table: &mut Table<'_>, key: &'static str) -> Option<Vec<Peer>> {
     let read = |mut peer: Table<'_>| {
         let namespace_selector = peer.string_map("namespace_selector");
         let pod_selector = peer.string_map("pod_selector");
+        let port_is_said = peer.has("port");
         let port = peer.bounded("port", 1, u32::from(u16::MAX)).and_then(|port| u16::try_from(port).ok());
-        let read = Peer { namespace_selector, pod_selector, port: port.unwrap_or(0) };
-        if port.is_none() && !read.is_empty() {
+        let cidr = peer.string("cidr");
+        let read = Peer { namespace_selector, pod_selector, cidr, port: port.unwrap_or(0) };
+        if port.is_none() && !port_is_said && !read.is_empty() {
             let remedy = "give the pods' own port: policies are judged behind the Service";
             peer.problems().without(peer.path("port"), "a port from 1 to 65535", remedy);
         }

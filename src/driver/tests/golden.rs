@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::{LOCAL, PLATFORM, SANDBOX, of, rendered};
-use crate::driver::{Object, SandboxApi, Topology, comparison, privileges, to_yaml};
+use crate::driver::{Object, SandboxApi, Topology, comparison, names, privileges, to_yaml};
 
 fn compare(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rendered").join(name);
@@ -16,7 +16,9 @@ fn compare(name: &str, text: &str) {
 }
 
 /// Settings that a golden file shows, and those without which they are refused.
-const GATEWAY: &str = "grpc_endpoint = \"https://gateway.openshell.svc:8080\"\n";
+const GATEWAY: &str = "grpc_endpoint = \"https://gateway.openshell.svc:8080\"\n\
+                       proxy_pod.gateway_peers = [{namespace_selector = {\"kubernetes.io/metadata.name\" = \"openshell\"}, \
+                       pod_selector = {app = \"gateway\"}, port = 8080}]\n";
 const TLS: &str = "client_tls_secret_name = \"openshell-client-tls\"\n";
 const SPIFFE: &str = "provider_spiffe_workload_api_socket_path = \"/spiffe-workload-api/spire-agent.sock\"\n";
 const PARENT: &str = "https_proxy = \"http://proxy.corp.example:8080\"\nno_proxy = \"internal.example,10.0.0.0/8\"\n";
@@ -67,6 +69,22 @@ fn a_sandbox_resource_of_every_topology_with_every_option_is_what_its_document_s
             compare(&format!("{name}.{option}.yaml"), &to_yaml(&objects));
         }
     }
+}
+
+#[test]
+fn what_clusters_differ_in_is_what_its_document_says() {
+    let near = "proxy_pod.affinity = \"required\"\nproxy_pod.ip_family = \"any\"\ndefault_runtime_class_name = \"kata-qemu\"\n";
+    let pool = "platform_config: {node_selector: {pool: agents}}\n";
+    compare(
+        "proxy-pod.affinity.yaml",
+        &to_yaml(&of(Topology::ProxyPod, &format!("{IMAGES}{near}"), &format!("{SANDBOX}{pool}"), None)),
+    );
+    let older = of(Topology::Sidecar, IMAGES, SANDBOX, Some(SandboxApi::V1Alpha1));
+    compare("sidecar.v1alpha1.yaml", &to_yaml(&older));
+    let mut cluster = super::cluster(None);
+    cluster.namespace_annotations.insert(names::annotation::UID_RANGE.into(), "1000790000/10000".into());
+    let granted = super::config(&format!("{IMAGES}topology = \"proxy-pod\"\nopenshift.nonroot_scc = true\n"));
+    compare("proxy-pod.openshift.yaml", &to_yaml(&rendered(&granted, &super::sandbox(SANDBOX), &cluster)));
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn objects(dns: Vec<Peer>, gateway: Vec<Peer>, id: &str) -> Vec<Object> {
 }
 
 fn peer(namespace: &[(&str, &str)], pod: &[(&str, &str)], port: u16) -> Peer {
-    Peer { namespace_selector: map(namespace), pod_selector: map(pod), port }
+    Peer { namespace_selector: map(namespace), pod_selector: map(pod), cidr: None, port }
 }
 
 #[test]
@@ -226,7 +226,7 @@ proptest! {
         selected in prop::collection::btree_map("[a-c]", "[a-c]", 0..2),
         spaces in prop::collection::btree_map("[a-c]", "[a-c]", 0..2), open in 1_u16..6,
     ) {
-        let peer = Peer { namespace_selector: spaces.clone(), pod_selector: selected.clone(), port: open };
+        let peer = Peer { namespace_selector: spaces.clone(), pod_selector: selected.clone(), cidr: None, port: open };
         let mine = objects(vec![peer.clone()], vec![], "one");
         let (agent, _) = pods(&mine);
         let to = Pod { namespace, namespace_labels, labels, address: None };

@@ -215,7 +215,8 @@ const RELAXED: &str = "[sidecar]\nprocess_binary_aware_network_policy = false\n"
 
 #[test]
 fn every_pod_names_the_constraints_that_admit_it_and_on_openshift_alone() {
-    let gateway = "grpc_endpoint = \"https://gateway:8080\"\nclient_tls_secret_name = \"tls\"\n";
+    let gateway = "grpc_endpoint = \"https://gateway:8080\"\nclient_tls_secret_name = \"tls\"\n\
+                   proxy_pod.gateway_peers = [{pod_selector = {app = \"gateway\"}, port = 8080}]\n";
     let spiffe = "provider_spiffe_workload_api_socket_path = \"/spiffe/agent.sock\"\n";
     for (topology, settings, name, scc) in [
         (Topology::ProxyPod, "", "nonroot-v2", scc(NONROOT_V2)),

@@ -8,6 +8,7 @@ use crate::driver::names::{self, companion, label, volume_of};
 use crate::driver::{Cluster, DriverConfig, Object, SandboxApi, Topology};
 
 const GATEWAY: &str = "grpc_endpoint = \"https://gateway:8080\"\nclient_tls_secret_name = \"client-tls\"\n\
+                       proxy_pod.gateway_peers = [{pod_selector = {app = \"gateway\"}, port = 8080}]\n\
                        provider_spiffe_workload_api_socket_path = \"/spiffe-workload-api/agent.sock\"\n";
 
 fn mounts(container: &Value, volume: &str) -> bool {
@@ -215,17 +216,17 @@ fn runtime_class_sideload_and_resources_go_by_their_precedence() {
         let spec = spec(&format!("default_runtime_class_name = \"{class}\"\n"), "");
         names_of(&spec["initContainers"]).contains(&"openshell-supervisor-install")
     };
-    assert!(sideload("kata-qemu") && sideload("gvisor") && !sideload("runc"));
+    assert!(sideload("kata-qemu") && sideload("gvisor") && sideload("runsc-hostnet") && !sideload("runc"));
     let resources = |more: &str| container(&spec("", more), "agent")["resources"].clone();
     assert_eq!(
         resources(
             "resources: {cpu_limit: \"2\", memory_request: 1Gi, memory_limit: 2Gi}\ngpu: {count: 3}\n\
-             driver_config: {containers: {agent: {resources: {requests: {cpu: \"9\", a.b/c: \"1\"}}}}}\n\
+             driver_config: {containers: {agent: {resources: {requests: {cpu: \"9\"}, limits: {a.b/c: \"1\"}}}}}\n\
              platform_config: {resources_raw: {limits: {cpu: \"8\", ephemeral-storage: 1Gi}}}\n"
         ),
         json!({
-            "limits": {"cpu": "2", "ephemeral-storage": "1Gi", "memory": "2Gi", "nvidia.com/gpu": "3"},
-            "requests": {"a.b/c": "1", "cpu": "2", "memory": "1Gi"},
+            "limits": {"a.b/c": "1", "cpu": "2", "ephemeral-storage": "1Gi", "memory": "2Gi", "nvidia.com/gpu": "3"},
+            "requests": {"cpu": "2", "memory": "1Gi"},
         })
     );
     let gpu = spec("", "gpu: {}\n");
@@ -241,13 +242,37 @@ fn a_user_who_mounts_below_the_workspace_has_no_claim_and_still_a_workspace() {
     let sandbox = objects.last().expect("a Sandbox").value();
     assert!(sandbox["spec"]["volumeClaimTemplates"].is_null());
     let spec = agent_spec(&objects);
-    assert!(!names_of(&spec["initContainers"]).contains(&"workspace-init"));
     assert!(mounts(container(spec, "agent"), "workspace") && !mounts(container(spec, "agent"), "tmp"));
     let objects = of(Topology::Sidecar, LOCAL, SANDBOX, api);
     assert_eq!(
         objects.last().expect("a Sandbox").value()["spec"]["volumeClaimTemplates"][0]["metadata"]["name"],
         "workspace"
     );
+}
+
+#[test]
+fn whatever_volume_covers_the_images_workspace_is_seeded_from_it_first() {
+    let mounted = "driver_config:\n  volumes: [{name: d, persistent_volume_claim: {claim_name: c}}]\n  \
+                   containers: {agent: {volume_mounts: [{name: d, mount_path: /sandbox/d}]}}\n";
+    let api = Some(SandboxApi::V1Beta1);
+    for (name, topology) in Topology::ALL {
+        for (more, api) in [("", None), ("", api), ("persistent_workspace: false\n", api), (mounted, api)] {
+            let objects = of(topology, LOCAL, &format!("{SANDBOX}{more}"), api);
+            let spec = agent_spec(&objects);
+            let (init, agent) = (container(spec, "workspace-init"), container(spec, "agent"));
+            let place = |container: &Value, path: &str| {
+                let found = container["volumeMounts"]
+                    .as_array()
+                    .expect("mounts")
+                    .iter()
+                    .find(|mount| mount["mountPath"] == path);
+                found.unwrap_or_else(|| panic!("{name}: nothing at {path} of {container:#}"))["name"].clone()
+            };
+            assert_eq!(place(init, "/workspace-pvc"), place(agent, "/sandbox"), "{name}");
+            assert_eq!(init["image"], agent["image"], "{name}: what is copied is in that image");
+            assert_eq!(init["securityContext"]["runAsUser"], 1000, "{name}");
+        }
+    }
 }
 
 #[test]
@@ -324,7 +349,7 @@ fn the_policy_is_seen_to_hold_once_the_proxy_is_there() {
     let spec = agent_spec(&objects);
     let init = names_of(&spec["initContainers"]);
     assert_eq!(&init[init.len() - 3..], ["openshell-proxy-ca-install", "wait-for-proxy", "openshell-verify-fence"]);
-    let proxy = command(container(spec, "wait-for-proxy"))[2].to_owned();
+    let proxy = command(container(spec, "wait-for-proxy")).pop().expect("a destination").to_owned();
     let verify = command(container(spec, "openshell-verify-fence"));
     assert!(verify.contains(&format!("--control={proxy}").as_str()), "{verify:?}");
     assert!(verify.contains(&"--network-policy") && verify.contains(&"--canary=db.example:5432"), "{verify:?}");
@@ -417,4 +442,114 @@ fn no_two_sandboxes_have_a_volume_in_common_and_what_is_called_so_is_a_label() {
     let agent = container(agent_spec(&claimed), "agent");
     let mounted = agent["volumeMounts"].as_array().expect("mounts");
     assert!(mounted.iter().any(|mount| mount["name"] == names::volume::WORKSPACE), "{mounted:?}");
+}
+
+#[test]
+fn init_waits_as_long_as_is_said_for_what_may_come_late() {
+    let waits = |topology, settings: &str| -> Vec<String> {
+        let objects = of(topology, &format!("{LOCAL}{settings}"), SANDBOX, None);
+        let all = containers(agent_spec(&objects)).flat_map(command);
+        all.filter_map(|word| word.strip_prefix("--timeout=")).map(str::to_owned).collect()
+    };
+    let (pod, platform) = ("proxy_pod.start_timeout_secs = 7\n", "platform_network.start_timeout_secs = 8\n");
+    // The pod never restarts: an init container that gives up is the end of it.
+    assert_eq!(agent_spec(&of(Topology::ProxyPod, LOCAL, SANDBOX, None))["restartPolicy"], "Never");
+    assert_eq!(waits(Topology::ProxyPod, ""), ["600", "600"]);
+    assert_eq!(waits(Topology::ProxyPod, pod), ["7", "7"]);
+    assert_eq!(waits(Topology::Combined, super::PLATFORM), ["600"]);
+    assert_eq!(waits(Topology::Combined, &format!("{}{platform}", super::PLATFORM)), ["8"]);
+    // A fence of the pod's own is there or is not.
+    assert!(waits(Topology::Sidecar, &format!("{pod}{platform}")).is_empty());
+}
+
+#[test]
+fn every_agent_is_asked_whether_it_is_ready_and_nobody_else_is_at_that_address() {
+    for (name, topology) in Topology::ALL {
+        for objects in [
+            of(topology, LOCAL, SANDBOX, None),
+            of(Topology::Combined, &format!("{LOCAL}{}", super::PLATFORM), SANDBOX, None),
+        ] {
+            for spec in objects.iter().filter_map(Object::pod_spec) {
+                let mut seen = std::collections::BTreeSet::new();
+                for container in spec["containers"].as_array().expect("containers") {
+                    let probe = command(&container["readinessProbe"]["exec"]);
+                    let address = probe.last().unwrap_or_else(|| panic!("{name}: no probe in {container:#}"));
+                    assert_eq!(probe[..2], [command(container)[0], "health"], "{name}");
+                    assert!(command(container).contains(&format!("--admin-bind={address}").as_str()), "{name}");
+                    assert!(seen.insert((*address).to_owned()), "{name}: {address} twice");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn both_pods_may_run_where_the_sandbox_may() {
+    let placed = "driver_config: {pod: {node_selector: {disk: fast}, tolerations: [{key: a, operator: Exists}], \
+                  priority_class_name: high}}\nplatform_config: {node_selector: {pool: agents}}\n";
+    let near = format!("{LOCAL}proxy_pod.affinity = \"required\"\n");
+    let objects = of(Topology::ProxyPod, &near, &format!("{SANDBOX}{placed}"), None);
+    let specs: Vec<&Value> = objects.iter().filter_map(Object::pod_spec).collect();
+    assert_eq!(specs.len(), 2);
+    for spec in &specs {
+        assert_eq!(spec["nodeSelector"], json!({"disk": "fast", "pool": "agents"}));
+        assert_eq!(spec["tolerations"], json!([{"key": "a", "operator": "Exists"}]));
+        assert_eq!(spec["priorityClassName"], "high");
+    }
+    assert!(specs[0]["affinity"]["podAffinity"].is_object() && specs[1]["affinity"].is_null());
+    // Control: where nothing is said, either may be anywhere.
+    let objects = of(Topology::ProxyPod, LOCAL, SANDBOX, None);
+    for spec in objects.iter().filter_map(Object::pod_spec) {
+        assert!(spec["nodeSelector"].is_null() && spec["tolerations"].is_null() && spec["affinity"].is_null());
+    }
+}
+
+#[test]
+fn a_clusters_domain_its_name_servers_and_its_ip_version_are_what_the_operator_says() {
+    let settings = format!(
+        "{LOCAL}[proxy_pod]\ncluster_domain = \"corp.example\"\nip_family = \"any\"\n\
+         dns_peers = [{{cidr = \"169.254.20.10/32\", port = 53}}]\n"
+    );
+    let bound = |objects: &[Object]| {
+        let deployment = objects.iter().find(|object| object.kind() == "Deployment").expect("the proxy");
+        let network =
+            container(deployment.pod_spec().expect("a specification"), "openshell-supervisor-network").clone();
+        command(&network).into_iter().find_map(|word| word.strip_prefix("--bind=")).expect("an address").to_owned()
+    };
+    let objects = of(Topology::ProxyPod, &settings, SANDBOX, None);
+    assert_eq!(bound(&objects), "[::]:3128");
+    let text = crate::driver::to_yaml(&objects);
+    assert!(!text.contains("cluster.local"), "{text}");
+    assert_eq!(text.matches(".openshell.svc.corp.example:3128").count(), 3, "{text}");
+    let rules = objects[0].value()["spec"]["egress"].as_array().expect("rules").clone();
+    assert_eq!(rules.len(), 2, "{rules:?}");
+    assert_eq!(rules[1]["to"], json!([{"ipBlock": {"cidr": "169.254.20.10/32"}}]));
+    assert_eq!(rules[1]["ports"][0], json!({"protocol": "UDP", "port": 53}));
+    // Control.
+    let usual = of(Topology::ProxyPod, LOCAL, SANDBOX, None);
+    assert_eq!(bound(&usual), "0.0.0.0:3128");
+    assert!(crate::driver::to_yaml(&usual).contains(".openshell.svc.cluster.local:3128"));
+}
+
+#[test]
+fn every_container_but_the_agents_has_the_resources_that_a_quota_wants() {
+    let quota = "supervisor_resources = {requests = {cpu = \"50m\"}, limits = {memory = \"64Mi\"}}\n";
+    let resources = |topology, settings: &str| -> Vec<(String, Value)> {
+        let objects = of(topology, &format!("{settings}{LOCAL}"), SANDBOX, Some(SandboxApi::V1Beta1));
+        let all = objects.iter().filter_map(Object::pod_spec).flat_map(containers);
+        all.map(|each| (each["name"].as_str().expect("a name").to_owned(), each["resources"].clone())).collect()
+    };
+    for (name, topology) in Topology::ALL {
+        let said = resources(topology, quota);
+        assert!(said.len() > 2, "{name}: {said:?}");
+        for (container, found) in said {
+            let expected = json!({"limits": {"memory": "64Mi"}, "requests": {"cpu": "50m"}});
+            assert_eq!(found, if container == "agent" { Value::Null } else { expected }, "{name} {container}");
+        }
+        // Control: without it nobody has any but who was measured.
+        for (container, found) in resources(topology, "") {
+            let measured = topology == Topology::ProxyPod && container == "openshell-supervisor-network";
+            assert_eq!(found.is_null(), !measured, "{name} {container}");
+        }
+    }
 }

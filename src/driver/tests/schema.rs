@@ -111,13 +111,14 @@ fn found(document: Document, read: impl FnOnce(Table<'_>), value: Value) -> Vec<
 }
 
 /// Fields of which the reader knows more than a schema says: what goes together, and what an empty list would mean.
-const BEYOND: [&str; 7] = [
+const BEYOND: [&str; 8] = [
     "dns_peers",
     "gateway_peers",
     "proxy_auth_secret_name",
     "proxy_auth_secret_key",
     "app_armor_profile",
     "warm_pooling.enabled",
+    "managed_ssh_ingress.enabled",
     "policy.version",
 ];
 

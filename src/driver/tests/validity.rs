@@ -1,6 +1,6 @@
 //! Every object against the types of the Kubernetes API and the rules of its lists, for random valid inputs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::{apps, core, networking, rbac};
 use proptest::prelude::*;
@@ -11,11 +11,12 @@ use serde_json::Value;
 use super::{cluster, containers};
 use crate::driver::cluster::SandboxApi;
 use crate::driver::config::{
-    Affinity, EgressRange, NetworkEnforcement, SidecarConfig, Sideload, Topology, UpstreamProxyConfig,
+    Affinity, AppArmor, EgressRange, IpFamily, NetworkEnforcement, Peer, SidecarConfig, Sideload, Topology,
+    UpstreamProxyConfig,
 };
 use crate::driver::names::volume::ALL as VOLUMES;
 use crate::driver::names::{self, annotation, label};
-use crate::driver::sandbox::{UserMount, UserVolume};
+use crate::driver::sandbox::{Toleration, UserMount, UserVolume};
 use crate::driver::{DriverConfig, Object, SandboxSpec, render, shape, to_json, to_yaml};
 
 /// Whether the value is one of that type and nothing more: what the type does not know is lost on the way back.
@@ -190,12 +191,15 @@ fn configs() -> impl Strategy<Value = DriverConfig> {
             config.proxy_pod.affinity = affinity;
             if flags[3] {
                 config.grpc_endpoint = Some("https://gateway:1".into());
+                let gateway = Peer { cidr: Some("192.0.2.0/24".into()), port: 1, ..Peer::default() };
+                config.proxy_pod.gateway_peers = vec![gateway];
             }
             if flags[4] {
                 config.client_tls_secret_name.clone_from(&name);
             }
             if flags[5] {
-                config.provider_spiffe_workload_api_socket_path = format!("/{name}/s");
+                config.provider_spiffe_workload_api_socket_path =
+                    format!("{}/{name}-api/s", if flags[0] { "" } else { "/var/run" });
             }
             if flags[6] {
                 let secret = matches!(topology, Topology::Sidecar | Topology::CniSidecar);
@@ -211,8 +215,14 @@ fn configs() -> impl Strategy<Value = DriverConfig> {
                 config.image_pull_secrets = vec![name.clone()];
                 config.host_gateway_ip = "10.0.0.1".into();
             }
+            config.app_armor_profile = match flags {
+                [true, true, ..] => Some(AppArmor::RuntimeDefault),
+                [true, false, true, ..] => Some(AppArmor::Localhost(name.clone())),
+                _ => None,
+            };
             if flags[8] {
                 config.default_runtime_class_name = "runc".into();
+                config.proxy_pod.ip_family = IpFamily::Any;
                 config.workspace_storage_class = name;
             }
             if flags[9] {
@@ -238,47 +248,94 @@ fn sandboxes() -> impl Strategy<Value = SandboxSpec> {
         prop::collection::btree_set(word(), 0..4),
         any::<[bool; 6]>(),
         prop::option::of(1..9_u32),
+        scheduling(),
+        quantities(),
     )
-        .prop_map(|((id, name, workspace), command, environment, labels, volumes, flags, gpu)| {
-            let command: Vec<String> = command.into_iter().map(|word| word.replace('\0', "0")).collect();
-            let mut sandbox = SandboxSpec {
-                id,
-                name,
-                workspace,
-                command,
-                environment,
-                labels,
-                gpu,
-                tty: flags[0],
-                ..SandboxSpec::default()
-            };
-            sandbox.persistent_workspace = flags[1];
-            if flags[2] {
-                let policy = serde_json::json!({"version": 1, "a": [[], {}, [1, "x\n y\n"], {"b": null}], "$": "no"});
-                sandbox.policy = policy.as_object().cloned();
+        .prop_map(
+            |((id, name, workspace), command, environment, labels, volumes, flags, gpu, scheduling, quantities)| {
+                let command: Vec<String> = command.into_iter().map(|word| word.replace('\0', "0")).collect();
+                let mut sandbox = SandboxSpec {
+                    id,
+                    name,
+                    workspace,
+                    command,
+                    environment,
+                    labels,
+                    gpu,
+                    tty: flags[0],
+                    ..SandboxSpec::default()
+                };
+                sandbox.persistent_workspace = flags[1];
+                if flags[2] {
+                    let policy =
+                        serde_json::json!({"version": 1, "a": [[], {}, [1, "x\n y\n"], {"b": null}], "$": "no"});
+                    sandbox.policy = policy.as_object().cloned();
+                }
+                if flags[3] {
+                    sandbox.log_level = "debug".into();
+                }
+                sandbox.resources.cpu_limit = flags[4].then(|| "2".into());
+                let (user, platform) = (&mut sandbox.driver_config, &mut sandbox.platform_config);
+                (user.node_selector, user.tolerations, user.priority_class_name) = scheduling;
+                platform.node_selector = user.node_selector.clone();
+                platform.tolerations = user.tolerations.iter().take(1).cloned().collect();
+                platform.host_users = gpu.map(|count| count > 4);
+                platform.annotations = user.node_selector.clone();
+                // Whatever is asked for by whom, a limit that is no less comes with it, and a GPU is counted once.
+                (platform.requests, user.limits) = quantities;
+                let volumes: Vec<String> =
+                    volumes.into_iter().filter(|name| !VOLUMES.iter().any(|own| name.starts_with(own))).collect();
+                for volume in &volumes {
+                    let below = if flags[5] { "/sandbox" } else { "/mnt" };
+                    sandbox.driver_config.volumes.push(UserVolume {
+                        name: volume.clone(),
+                        claim_name: volume.clone(),
+                        read_only: flags[0],
+                    });
+                    sandbox.driver_config.volume_mounts.push(UserMount {
+                        name: volume.clone(),
+                        mount_path: format!("{below}/{volume}"),
+                        sub_path: flags[1].then(|| "a/b".into()),
+                        read_only: true,
+                    });
+                }
+                sandbox
+            },
+        )
+}
+
+type Scheduling = (BTreeMap<String, String>, Vec<Toleration>, Option<String>);
+
+fn scheduling() -> impl Strategy<Value = Scheduling> {
+    let toleration =
+        (word(), any::<[bool; 3]>(), prop::option::of(any::<i64>())).prop_map(|(key, flags, seconds)| Toleration {
+            key: (flags[0] || !flags[1]).then_some(key),
+            operator: Some(if flags[1] { "Exists" } else { "Equal" }.into()),
+            value: (!flags[1]).then(|| "v".into()),
+            effect: if seconds.is_some() { Some("NoExecute".into()) } else { flags[2].then(|| "NoSchedule".into()) },
+            seconds,
+        });
+    let labels = prop::collection::btree_map(word().prop_map(|word| format!("example.com/{word}")), word(), 0..3);
+    (labels, prop::collection::vec(toleration, 0..3), prop::option::of(word()))
+}
+
+/// What is asked for, and what there is at the most.
+fn quantities() -> impl Strategy<Value = (BTreeMap<String, String>, BTreeMap<String, String>)> {
+    let names = ["memory", "ephemeral-storage", "example.com/device", "example.com/other"];
+    prop::collection::vec((prop::sample::select(names.to_vec()), 1..9_u32, any::<bool>()), 0..4).prop_map(|all| {
+        let (mut requests, mut limits) = (BTreeMap::new(), BTreeMap::new());
+        for (name, count, asked) in all {
+            let devices = name.contains('/');
+            if asked {
+                requests.insert(name.to_owned(), format!("{count}"));
+            } else {
+                requests.remove(name);
             }
-            if flags[3] {
-                sandbox.log_level = "debug".into();
-            }
-            sandbox.resources.cpu_limit = flags[4].then(|| "2".into());
-            let volumes: Vec<String> =
-                volumes.into_iter().filter(|name| !VOLUMES.iter().any(|own| name.starts_with(own))).collect();
-            for volume in &volumes {
-                let below = if flags[5] { "/sandbox" } else { "/mnt" };
-                sandbox.driver_config.volumes.push(UserVolume {
-                    name: volume.clone(),
-                    claim_name: volume.clone(),
-                    read_only: flags[0],
-                });
-                sandbox.driver_config.volume_mounts.push(UserMount {
-                    name: volume.clone(),
-                    mount_path: format!("{below}/{volume}"),
-                    sub_path: flags[1].then(|| "a/b".into()),
-                    read_only: true,
-                });
-            }
-            sandbox
-        })
+            let limit = if devices { format!("{count}.0") } else { format!("{}", count + 1) };
+            limits.insert(name.to_owned(), limit);
+        }
+        (requests, limits)
+    })
 }
 
 fn apis() -> impl Strategy<Value = Option<SandboxApi>> {
@@ -292,7 +349,11 @@ proptest! {
     fn what_is_rendered_from_any_valid_input_is_what_the_api_takes(
         config in configs(), sandbox in sandboxes(), api in apis(), stopped: bool, openshift: bool,
     ) {
-        let mut cluster = crate::driver::Cluster { stopped, ..cluster(api) };
+        let mut config = config;
+        if openshift && config.network_enforcement == NetworkEnforcement::Platform {
+            config.sandbox_uid = None;
+        }
+        let mut cluster = crate::driver::Cluster { stopped: stopped && api.is_some(), ..cluster(api) };
         if openshift {
             cluster.namespace_annotations.insert(annotation::UID_RANGE.into(), "2000/10".into());
         }
@@ -301,6 +362,21 @@ proptest! {
         let again = render(&config, &sandbox, &cluster).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
         prop_assert_eq!(to_yaml(&objects), to_yaml(&again));
         prop_assert!(serde_json::from_str::<Value>(&to_json(&objects)).is_ok());
+        // The API refuses another claim for a Sandbox that is there, so whatever else changes, that does not.
+        let claims = |objects: &[Object]| -> Vec<Value> {
+            objects.iter().map(|object| object.value()["spec"]["volumeClaimTemplates"].clone()).filter(|claims| !claims.is_null()).collect()
+        };
+        prop_assert_eq!(claims(&objects).len(), usize::from(api.is_some() && sandbox.persistent_workspace && !sandbox.driver_config.volume_mounts.iter().any(|mount| mount.mount_path.starts_with("/sandbox/"))));
+        let mut edited = sandbox.clone();
+        edited.image = "another.example.com/image:2".into();
+        edited.command.push("more".into());
+        edited.labels.insert("more".into(), "x".into());
+        edited.log_level = "info".into();
+        let mut later = config.clone();
+        later.supervisor_image = "another.example.com/supervisor:2".into();
+        let owned = crate::driver::Cluster { stopped: !stopped && api.is_some(), sandbox_uid: api.map(|_| "u".into()), ..cluster };
+        let after = render(&later, &edited, &owned).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
+        prop_assert_eq!(claims(&objects), claims(&after));
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn pod(plan: &Plan<'_>) -> Pod {
     let tls = format!("{PROXY_TLS_DIRECTORY}/{PROXY_CLIENT_TLS}");
     let network = gateway(plan, sidecar::network(plan, SOCKET), &tls, true);
     let mut pod = sidecar::pair(plan, sidecar::agent(plan, SOCKET), network);
-    // First of all: what the node should have done is proven from where the workload will be, or the pod stays in Init.
+    // First of all: what the node should have done is proven from where the workload will be, or the pod fails in Init.
     // The mount is not for itself: in Podman the first container's image says who may write to an empty volume.
     let proof = role::verify_fence(plan).mounts([Mount::read_only(names::volume::SIDECAR_STATE, SIDECAR_DIRECTORY)]);
     pod.init = vec![proof];

@@ -4,7 +4,7 @@
 use super::{agent_init, gateway, spiffe};
 use crate::contract::CLIENT_TLS_DIRECTORY;
 use crate::driver::container::Security;
-use crate::driver::names::{ADMIN, path};
+use crate::driver::names::ADMIN;
 use crate::driver::plan::Plan;
 use crate::driver::pod::Pod;
 use crate::driver::{role, volume};
@@ -24,14 +24,11 @@ pub(super) fn pod(plan: &Plan<'_>) -> Pod {
     pod.init = agent_init(plan);
     let mut flags = role::policy_flag(plan);
     flags.extend(role::upstream_flags(plan));
-    // On the pod's loopback: the workload has another one.
-    flags.push(format!("--admin-bind={ADMIN}"));
     // The launcher makes mount points of its own, and the image's programs are root's as ever.
     let security = Security { read_only_root: false, ..Security::root(0, CAPABILITIES) };
-    let agent = role::agent(plan, security, "network,process", flags).mounts(role::policy_mount(plan));
-    let mut agent = spiffe(plan, gateway(plan, agent, CLIENT_TLS_DIRECTORY, true));
-    agent.readiness = role::readiness(path::SIDELOADED);
-    pod.containers = vec![agent];
+    // On the pod's loopback: the workload has another one.
+    let agent = role::agent(plan, security, ADMIN, "network,process", flags).mounts(role::policy_mount(plan));
+    pod.containers = vec![spiffe(plan, gateway(plan, agent, CLIENT_TLS_DIRECTORY, true))];
     // Only for a claim, which would be root's: with it the kubelet lets that group read mounted credentials as well.
     pod.fs_group = plan.claims_workspace().then_some(plan.workload.gid);
     pod

@@ -41,11 +41,11 @@ fn policy(plan: &Plan<'_>) -> Option<Object> {
     Some(Object::new("v1", "ConfigMap", metadata, Fields::new().with("data", Fields::new().with(file, text))))
 }
 
-/// What comes before the workload whatever the topology: the executable, and a claimed workspace's first content.
+/// What comes before the workload whatever the topology: the executable, and the workspace's first content, since whatever
+/// volume that is covers what the image has there.
 fn agent_init(plan: &Plan<'_>) -> Vec<Container> {
     let install = (plan.sideload() == Sideload::InitContainer).then(|| role::install(plan));
-    let workspace = plan.claims_workspace().then(|| role::workspace_init(plan));
-    install.into_iter().chain(workspace).collect()
+    install.into_iter().chain([role::workspace_init(plan)]).collect()
 }
 
 /// What a container needs that speaks to the gateway: where it is, the token, and the client's TLS material in `tls`, which

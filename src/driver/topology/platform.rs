@@ -43,21 +43,20 @@ fn pod(plan: &Plan<'_>) -> Pod {
     pod.init.push(verify_policy(plan));
     let mut flags = role::policy_flag(plan);
     flags.extend(role::upstream_flags(plan));
-    flags.extend(["--fence=elsewhere".to_owned(), format!("--admin-bind={ADMIN}")]);
+    flags.push("--fence=elsewhere".into());
     flags.extend(role::landlock_net_flag(plan.config.platform_network.landlock_net));
-    let agent = role::agent(plan, Security::none(plan.runs_as()), "network,process", flags)
+    let agent = role::agent(plan, Security::none(plan.runs_as()), ADMIN, "network,process", flags)
         .mounts([Mount::read_write(names_of::CA_TRUST, TRUST_DIRECTORY)])
         .mounts(role::policy_mount(plan));
-    let mut agent = gateway(plan, agent, path::AGENT_TLS_DIRECTORY, true);
-    agent.readiness = role::readiness(path::SIDELOADED);
-    pod.containers = vec![agent];
+    pod.containers = vec![gateway(plan, agent, path::AGENT_TLS_DIRECTORY, true)];
     pod.fs_group = plan.runs_as().map(|ids| ids.gid);
     pod
 }
 
 /// Proves that the cluster enforces the policy.
 fn verify_policy(plan: &Plan<'_>) -> Container {
-    let mut flags = vec!["--network-policy".to_owned()];
+    let timeout = format!("--timeout={}", plan.config.platform_network.start_timeout_secs);
+    let mut flags = vec!["--network-policy".to_owned(), timeout];
     flags.extend(plan.controls().iter().map(|control| format!("--control={control}")));
     flags.extend(plan.config.platform_network.canaries.iter().map(|canary| format!("--canary={canary}")));
     role::supervisor(plan, container::VERIFY_FENCE, Security::none(plan.runs_as())).command(

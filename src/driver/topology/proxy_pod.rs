@@ -4,15 +4,17 @@
 //! The fence, which is the agent's egress policy, comes first and is owned by nobody: garbage collection knows no order
 //! among siblings, and a workload that outlived its fence would be free.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use serde_json::{Value, json};
 
 use super::{agent_init, gateway, spiffe};
 use crate::contract::{PROXY_CLIENT_TLS, PROXY_PORT, PROXY_TLS_DIRECTORY, TRUST_DIRECTORY, env};
 use crate::driver::cluster::{AttestationKey, ProxyCa};
 use crate::driver::companion::{self, Owner};
-use crate::driver::config::{Affinity, Peer};
+use crate::driver::config::{Affinity, IpFamily, Peer};
 use crate::driver::container::{Container, Mount, Security};
-use crate::driver::names::{self, ca, container, label, path, volume as names_of};
+use crate::driver::names::{self, ADMIN, ca, container, label, path, volume as names_of};
 use crate::driver::object::{Fields, Object, strings};
 use crate::driver::plan::Plan;
 use crate::driver::pod::Pod;
@@ -36,7 +38,8 @@ pub(super) fn objects(plan: &Plan<'_>) -> Vec<Object> {
 }
 
 fn service_dns(plan: &Plan<'_>) -> String {
-    format!("{}.{}.svc.cluster.local", names::companion(names::companion::SERVICE, &plan.sandbox.id), plan.namespace)
+    let service = names::companion(names::companion::SERVICE, &plan.sandbox.id);
+    format!("{service}.{}.svc.{}", plan.namespace, plan.config.proxy_pod.cluster_domain)
 }
 
 fn agent_pod(plan: &Plan<'_>) -> Pod {
@@ -60,7 +63,7 @@ fn agent_pod(plan: &Plan<'_>) -> Pod {
     flags.push("--fence=elsewhere".into());
     flags.extend(role::landlock_net_flag(plan.config.proxy_pod.landlock_net));
     flags.extend(key_flag(plan));
-    let agent = role::agent(plan, Security::none(plan.workload), "process", flags)
+    let agent = role::agent(plan, Security::none(plan.workload), ADMIN, "process", flags)
         .environment([(env::PROXY_URL, format!("http://{proxy}"))])
         .mounts([Mount::read_only(names_of::CA_TRUST, TRUST_DIRECTORY)])
         .mounts(key_mount(plan))
@@ -90,19 +93,28 @@ fn trust(plan: &Plan<'_>) -> Container {
 /// proven.
 fn verify_policy(plan: &Plan<'_>, proxy: &str) -> Container {
     let canaries = plan.config.proxy_pod.canaries.iter().map(|canary| format!("--canary={canary}"));
-    let flags = ["--network-policy".to_owned(), format!("--control={proxy}")].into_iter().chain(canaries);
-    once(plan, container::VERIFY_FENCE, "verify-fence", flags)
+    let flags = ["--network-policy".to_owned(), timeout(plan), format!("--control={proxy}")];
+    once(plan, container::VERIFY_FENCE, "verify-fence", flags.into_iter().chain(canaries))
 }
 
 fn wait(plan: &Plan<'_>, proxy: &str) -> Container {
-    once(plan, container::WAIT, "wait-for-tcp", [proxy.to_owned()])
+    once(plan, container::WAIT, "wait-for-tcp", [timeout(plan), proxy.to_owned()])
+}
+
+fn timeout(plan: &Plan<'_>) -> String {
+    format!("--timeout={}", plan.config.proxy_pod.start_timeout_secs)
 }
 
 fn deployment(plan: &Plan<'_>) -> Object {
     let reader = volume::Reader::Group;
     let tls = format!("{PROXY_TLS_DIRECTORY}/{PROXY_CLIENT_TLS}");
+    // A socket of IPv6 serves IPv4 as well (ipv6(7)).
+    let everywhere: IpAddr = match plan.config.proxy_pod.ip_family {
+        IpFamily::Ipv4 => Ipv4Addr::UNSPECIFIED.into(),
+        IpFamily::Any => Ipv6Addr::UNSPECIFIED.into(),
+    };
     let flags = [
-        format!("--bind=0.0.0.0:{PROXY_PORT}"),
+        format!("--bind={}", SocketAddr::new(everywhere, PROXY_PORT)),
         format!("--ca-cert={}/{}", path::CA_DIRECTORY, ca::CERTIFICATE),
         format!("--ca-key={}/{}", path::CA_DIRECTORY, ca::KEY),
         // There is no process of the workload's here to identify: the agent's pod does, or nobody.
@@ -112,7 +124,9 @@ fn deployment(plan: &Plan<'_>) -> Object {
         .mounts([Mount::read_only(names_of::CA_SOURCE, path::CA_DIRECTORY)])
         .mounts(key_mount(plan));
     network.ports = vec![("http-proxy", PROXY_PORT)];
-    network.resources = json!({"requests": Fields::from_pairs(RESERVED).build()});
+    if plan.config.supervisor_requests.is_empty() && plan.config.supervisor_limits.is_empty() {
+        network.resources = json!({"requests": Fields::from_pairs(RESERVED).build()});
+    }
     let mut pod = Pod { restart_policy: "Always", ..Pod::default() };
     pod.labels = vec![(label::ROLE, label::SUPERVISOR.into())];
     pod.volumes = vec![ca_volume(plan, &[ca::CERTIFICATE, ca::KEY], GROUP_READS)];
@@ -204,6 +218,9 @@ fn agent_egress(plan: &Plan<'_>) -> Object {
 pub(super) fn rule(peer: &Peer, protocols: &[&str]) -> Option<Value> {
     let selector = |labels| Fields::new().maybe("matchLabels", strings(labels)).build();
     let mut to = Fields::new();
+    if let Some(cidr) = &peer.cidr {
+        to = to.with("ipBlock", json!({"cidr": cidr}));
+    }
     if !peer.namespace_selector.is_empty() {
         to = to.with("namespaceSelector", selector(&peer.namespace_selector));
     }

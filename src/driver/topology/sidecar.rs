@@ -6,7 +6,7 @@
 use super::{agent_init, gateway, spiffe};
 use crate::contract::{CONTROL_SOCKET, Ids, PROXY_CLIENT_TLS, PROXY_TLS_DIRECTORY, SIDECAR_DIRECTORY};
 use crate::driver::container::{Container, Mount, Security};
-use crate::driver::names;
+use crate::driver::names::{self, AGENT_ADMIN};
 use crate::driver::plan::Plan;
 use crate::driver::pod::Pod;
 use crate::driver::{role, volume};
@@ -48,7 +48,7 @@ pub(super) fn pair(plan: &Plan<'_>, agent: Container, network: Container) -> Pod
 }
 
 pub(super) fn agent(plan: &Plan<'_>, socket: &str) -> Container {
-    role::agent(plan, Security::none(plan.workload), "process", [format!("--control-socket={socket}")])
+    role::agent(plan, Security::none(plan.workload), AGENT_ADMIN, "process", [format!("--control-socket={socket}")])
         .mounts([Mount::read_only(names::volume::SIDECAR_STATE, SIDECAR_DIRECTORY)])
 }
 

@@ -54,6 +54,33 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "[proxy_pod]\ncanaries = [\"a:1\", \"b\"]".into(),
             "[proxy_pod]\ncanaries = [\"a:1\", \"[::1]:2\"]".into(),
         ),
+        (
+            "proxy_pod.dns_peers[0].cidr",
+            "[proxy_pod]\ndns_peers = [{cidr = \"169.254.20.10\", port = 53}]".into(),
+            "[proxy_pod]\ndns_peers = [{cidr = \"169.254.20.10/32\", port = 53}]".into(),
+        ),
+        (
+            "platform_network.gateway_peers[0].cidr",
+            "platform_network.gateway_peers = [{cidr = \"fd00::/8\", pod_selector = {a = \"b\"}, port = 1}]".into(),
+            "platform_network.gateway_peers = [{cidr = \"fd00::/8\", port = 1}, {pod_selector = {a = \"b\"}, port = 1}]"
+                .into(),
+        ),
+        (
+            "proxy_pod.cluster_domain",
+            "[proxy_pod]\ncluster_domain = \"a b\"".into(),
+            "[proxy_pod]\ncluster_domain = \"k8s.corp.example\"".into(),
+        ),
+        ("proxy_pod.ip_family", "[proxy_pod]\nip_family = \"ipv6\"".into(), "[proxy_pod]\nip_family = \"any\"".into()),
+        (
+            "proxy_pod.start_timeout_secs",
+            "[proxy_pod]\nstart_timeout_secs = 0".into(),
+            "[proxy_pod]\nstart_timeout_secs = 86400".into(),
+        ),
+        (
+            "platform_network.start_timeout_secs",
+            "platform_network.start_timeout_secs = 86401".into(),
+            "platform_network.start_timeout_secs = 1".into(),
+        ),
         ("proxy_pod.gateway_peers", "[proxy_pod]\ngateway_peers = []".into(), "[proxy_pod]\n".into()),
         (
             "proxy_pod.dns_peers[0].port",
@@ -146,6 +173,57 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "provider_spiffe_workload_api_socket_path = \"/spi ffe/agent.sock\"".into(),
             String::new(),
         ),
+        // Where these pods mount something of their own, by either name of /run, there is no room for a second mount.
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/var/run/secrets/openshell/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/var/run/secrets/spiffe/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/etc/openshell/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/etc/spiffe/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/run/openshell-sidecar/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/run/spire/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/var/run/openshell-proxy-ca/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/var/run/spire/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/opt/openshell/bin/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/opt/spire/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/sandbox/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/sandboxes/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/sandbox/below/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/spire/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/etc/openshell-tls/client/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/spire/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/run/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/run/spire/sockets/s\"".into(),
+        ),
+        (
+            "provider_spiffe_workload_api_socket_path",
+            "provider_spiffe_workload_api_socket_path = \"/tmp/s\"".into(),
+            "provider_spiffe_workload_api_socket_path = \"/tmp/spire-agent/public/s\"".into(),
+        ),
         (
             "gateway_id",
             format!("workspace_mode = \"managed\"\ngateway_id = \"{}\"", &long[..34]),
@@ -153,17 +231,14 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
         ),
         ("gateway_id", "workspace_mode = \"managed\"\ngateway_id = \"\"".into(), "gateway_id = \"\"".into()),
         (
-            "managed_ssh_ingress.gateway_namespace",
-            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = true\ngateway_pod_selector = {a = \"b\"}"
-                .into(),
+            // Nothing that is rendered would let anybody in.
+            "managed_ssh_ingress.enabled",
             "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = true\ngateway_namespace = \"n\"\n\
              gateway_pod_selector = {a = \"b\"}"
                 .into(),
-        ),
-        (
-            "managed_ssh_ingress.gateway_pod_selector",
-            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = true\ngateway_namespace = \"n\"".into(),
-            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = false".into(),
+            "workspace_mode = \"managed\"\n[managed_ssh_ingress]\nenabled = false\ngateway_namespace = \"n\"\n\
+             gateway_pod_selector = {a = \"b\"}"
+                .into(),
         ),
         (
             "operator_namespace_label",
@@ -181,12 +256,49 @@ fn a_configuration_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "workspace_default_storage_size = \"\"".into(),
         ),
         (
+            "supervisor_resources.requests.cpu",
+            "[supervisor_resources]\nrequests = {cpu = \"2\"}\nlimits = {cpu = \"1\"}".into(),
+            "[supervisor_resources]\nrequests = {cpu = \"1\"}\nlimits = {cpu = \"1000m\"}".into(),
+        ),
+        (
+            "supervisor_resources.limits.foo",
+            "[supervisor_resources]\nlimits = {foo = \"1\"}".into(),
+            "[supervisor_resources]\nlimits = {memory = \"64Mi\"}".into(),
+        ),
+        (
+            "workspace_default_storage_size",
+            "workspace_default_storage_size = \"0Gi\"".into(),
+            "workspace_default_storage_size = \"1\"".into(),
+        ),
+        (
             "image_pull_secrets[1]",
             "image_pull_secrets = [\"a\", \"B\"]".into(),
             "image_pull_secrets = [\" a \", \"\"]".into(),
         ),
         ("the document", "topology = ".into(), String::new()),
-        ("unknown", "[openshell.drivers.kubernetes]\nunknown = 1".into(), "[openshell.gateway]\nunknown = 1".into()),
+        (
+            "unknown",
+            "[openshell.drivers.kubernetes]\nunknown = 1".into(),
+            "[openshell.gateway]\nunknown = 1\n[openshell.drivers.kubernetes]".into(),
+        ),
+        // What is not found is not the defaults, which take most.
+        (
+            "openshell.drivers.kubernets",
+            "[openshell.drivers.kubernets]\ntopology = \"proxy-pod\"".into(),
+            "[openshell.drivers.kubernetes]\ntopology = \"proxy-pod\"".into(),
+        ),
+        (
+            "openshell.driver",
+            "[openshell.driver.kubernetes]\ntopology = \"proxy-pod\"".into(),
+            "[openshell.drivers.kubernetes]\ntopology = \"proxy-pod\"".into(),
+        ),
+        ("openshell.drivers", "[openshell.drivers.podman]".into(), "[openshell.drivers.kubernetes]".into()),
+        ("openshell", "[openshell.gateway]".into(), String::new()),
+        (
+            "topology",
+            "topology = \"sidecar\"\n[openshell.drivers.kubernetes]".into(),
+            "other = 1\n[openshell.drivers.kubernetes]\ntopology = \"sidecar\"".into(),
+        ),
     ];
     for (path, wrong, right) in &cases {
         refused(&problems_of_config(wrong), path, wrong);

@@ -90,6 +90,26 @@ fn one_mistake_is_one_problem_with_its_place_and_what_was_meant() {
         let told = told(&text);
         assert!(told.starts_with(expected) && told.lines().count() == 1, "{told}\nis not {expected}");
     }
+    let text = "[openshell]\n[openshell.driver.kubernetes]\ntopology = \"proxy-pod\"\n";
+    let errors = DriverConfig::from_toml(text).expect_err("a mistake").in_file(Document::Config, "d.toml", text);
+    let expected = "d.toml:2:12: openshell.driver: expected the table [openshell.drivers.kubernetes] in a gateway's file; did \
+                    you mean \"drivers\"?";
+    assert_eq!(errors.to_string(), expected);
+    for (text, expected) in [
+        (
+            "proxy_uid = 2000\n",
+            "d.toml:1:1: proxy_uid: expected a known field; move it to sidecar.proxy_uid or proxy_pod.proxy_uid",
+        ),
+        (
+            "[proxy_pod]\ndns_peers = [{pod_selector = {a = \"b\"}, port = 0}]\n",
+            "d.toml:2:41: proxy_pod.dns_peers[0].port is 0: expected a number from 1 to 65535; choose one in that range",
+        ),
+    ] {
+        let errors = DriverConfig::from_toml(text).expect_err("a mistake").in_file(Document::Config, "d.toml", text);
+        assert_eq!(errors.to_string(), expected);
+    }
+    let two = SandboxSpec::from_yaml(&format!("{LEAST}---\n{LEAST}")).expect_err("two").to_string();
+    assert!(two.contains("expected one sandbox; put each into a file of its own"), "{two}");
     let text = "namespac = \"a\"\n[sidecar]\nproxy_uid = 1\n[[platform_network.egress]]\ncidr = 3\nports = [70000]\n";
     let errors = DriverConfig::from_toml(text).expect_err("mistakes").in_file(Document::Config, "d.toml", text);
     let told = errors.to_string();

@@ -57,6 +57,41 @@ fn a_sandbox_is_refused_for_each_of_its_mistakes_and_taken_without_it() {
             "platform_config: {annotations: {example.com/networks: other}}",
         ),
         (
+            "platform_config.annotations.networking.gke.io/interfaces",
+            "platform_config: {annotations: {networking.gke.io/interfaces: x}}",
+            "platform_config: {annotations: {example.com/x: x}}",
+        ),
+        (
+            "platform_config.annotations.openservicemesh.io/sidecar-injection",
+            "platform_config: {annotations: {openservicemesh.io/sidecar-injection: x}}",
+            "platform_config: {annotations: {example.com/x: x}}",
+        ),
+        (
+            "platform_config.annotations.appmesh.k8s.aws/mesh",
+            "platform_config: {annotations: {appmesh.k8s.aws/mesh: x}}",
+            "platform_config: {annotations: {example.com/x: x}}",
+        ),
+        (
+            "platform_config.annotations.danm.k8s.io/interfaces",
+            "platform_config: {annotations: {danm.k8s.io/interfaces: x}}",
+            "platform_config: {annotations: {example.com/x: x}}",
+        ),
+        (
+            "platform_config.annotations.azure.workload.identity/inject-proxy-sidecar",
+            "platform_config: {annotations: {azure.workload.identity/inject-proxy-sidecar: x}}",
+            "platform_config: {annotations: {example.com/x: x}}",
+        ),
+        (
+            "platform_config.annotations.vault.hashicorp.com/agent-inject",
+            "platform_config: {annotations: {vault.hashicorp.com/agent-inject: x}}",
+            "platform_config: {annotations: {example.com/x: x}}",
+        ),
+        (
+            "labels.azure.workload.identity/use",
+            "labels: {azure.workload.identity/use: \"true\"}",
+            "labels: {example.com/use: \"true\"}",
+        ),
+        (
             "platform_config.annotations.linkerd.io/inject",
             "platform_config: {annotations: {linkerd.io/inject: enabled}}",
             "",

@@ -2,7 +2,7 @@
 
 use super::{LEAST, problems_together, refused};
 use crate::driver::tests::{ID, LOCAL, PLATFORM, SANDBOX, cluster, config, sandbox};
-use crate::driver::{AttestationKey, Cluster, DriverConfig, SandboxSpec, Topology};
+use crate::driver::{AttestationKey, Cluster, DriverConfig, ProxyCa, SandboxApi, SandboxSpec, Topology};
 
 #[test]
 fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
@@ -27,6 +27,36 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
     let none = Cluster::default();
     let (no_gpu, some_gpu) = (gpus(false), gpus(true));
     let short = Cluster { attestation_key: Some(AttestationKey("k".repeat(31))), ..cluster(None) };
+    let [spaces, control] = [" ".repeat(64), "k\u{1}".repeat(40)]
+        .map(|key| Cluster { attestation_key: Some(AttestationKey(key)), ..cluster(None) });
+    let granting = |path: &str| {
+        sandbox(&format!(
+            "{LEAST}policy: {{version: 1, filesystem_policy: {{read_only: [/usr], read_write: [/tmp, {path}]}}}}\n"
+        ))
+    };
+    let [root, run, token, tls, var] =
+        ["/", "/var/run", "/run/secrets/openshell/token", "/run/secrets/openshell-tls", "/var"].map(granting);
+    let grant = "policy.filesystem_policy.read_write[1]";
+    let tokens = "grpc_endpoint = \"https://g:1\"\nclient_tls_secret_name = \"c\"\nproxy_pod.gateway_peers = [{}]\n";
+    let range = |groups: &str| {
+        let mut openshift = cluster(None);
+        for (name, block) in [("uid-range", "1000790000/10000"), ("supplemental-groups", groups)] {
+            openshift.namespace_annotations.insert(format!("openshift.io/sa.scc.{name}"), block.into());
+        }
+        openshift
+    };
+    let (one_group, other_group) = (range("1000790000/10000"), range("1000800000/10000"));
+    let with_key = |certificate: &str| {
+        let ca = ProxyCa { certificate: certificate.into(), key: "(the key)".into() };
+        Cluster { proxy_ca: Some(ca), ..cluster(None) }
+    };
+    let pem = |label: &str| format!("-----BEGIN {label}-----\nMA==\n-----END {label}-----\n");
+    let (leaked, chain) = (
+        with_key(&[pem("CERTIFICATE"), pem("EC PRIVATE KEY")].concat()),
+        with_key(&[pem("CERTIFICATE"), pem("CERTIFICATE")].concat()),
+    );
+    let stopped = Cluster { stopped: true, ..cluster(None) };
+    let suspended = Cluster { stopped: true, ..cluster(Some(SandboxApi::V1Beta1)) };
     let orphan = Cluster { sandbox_uid: Some("u".into()), ..cluster(None) };
     let controls = "platform_network.controls = [\"example.com:443\"]";
     let relaxed = "process_binary_aware_network_policy = false\n";
@@ -119,7 +149,21 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
             (with("topology = \"proxy-pod\""), &least, &short),
             (with("topology = \"proxy-pod\""), &least, &usual),
         ),
+        (
+            "proxy_ca.certificate",
+            (with("topology = \"proxy-pod\""), &least, &leaked),
+            (with("topology = \"proxy-pod\""), &least, &chain),
+        ),
+        ("attestation_key", (with("topology = \"proxy-pod\""), &least, &spaces), (with(""), &least, &usual)),
+        ("attestation_key", (with("topology = \"proxy-pod\""), &least, &control), (with(""), &least, &usual)),
         ("sandbox_api", (with(""), &least, &orphan), (with(""), &least, &usual)),
+        // Without a Sandbox nothing could say that its pod is not to run.
+        ("sandbox_api", (with(""), &least, &stopped), (with(""), &least, &suspended)),
+        (
+            "sandbox_api",
+            (with("topology = \"proxy-pod\""), &least, &stopped),
+            (with("topology = \"proxy-pod\""), &least, &suspended),
+        ),
         (
             "proxy_auth_secret_name",
             (with(credential), &least, &usual),
@@ -129,6 +173,52 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
             "proxy_auth_secret_name",
             (with(&format!("topology = \"proxy-pod\"\n{credential}")), &least, &usual),
             (with("topology = \"proxy-pod\"\nhttps_proxy = \"http://p:80\"\n"), &least, &usual),
+        ),
+        // What lets no workload start: the supervisor, its own user, would refuse to.
+        (grant, (with("topology = \"proxy-pod\""), &root, &usual), (with("topology = \"sidecar\""), &root, &usual)),
+        (grant, (with("topology = \"proxy-pod\""), &run, &usual), (with("topology = \"proxy-pod\""), &var, &usual)),
+        (
+            grant,
+            (with(&format!("topology = \"proxy-pod\"\n{tokens}")), &token, &usual),
+            (with("topology = \"proxy-pod\""), &token, &usual),
+        ),
+        (grant, (with(&format!("{tokens}{PLATFORM}")), &tls, &usual), (with(PLATFORM), &tls, &usual)),
+        (grant, (with(&format!("{tokens}{PLATFORM}")), &root, &usual), (with(tokens), &root, &usual)),
+        // What restricted-v2 would refuse.
+        (
+            "sandbox_uid",
+            (with(&format!("sandbox_uid = 2000\n{PLATFORM}")), &least, &one_group),
+            (with(&format!("sandbox_uid = 2000\n{PLATFORM}")), &least, &usual),
+        ),
+        (
+            "sandbox_gid",
+            (with(&format!("sandbox_uid = 1000790001\n{PLATFORM}")), &least, &one_group),
+            (with(&format!("sandbox_uid = 1000790001\nsandbox_gid = 1000790000\n{PLATFORM}")), &least, &one_group),
+        ),
+        (
+            "sandbox_gid",
+            (with(&format!("sandbox_gid = 1000790000\n{PLATFORM}")), &least, &other_group),
+            (with(PLATFORM), &least, &other_group),
+        ),
+        (
+            "sandbox_uid",
+            (with(&format!("sandbox_uid = 2000\n{PLATFORM}")), &least, &one_group),
+            (with("topology = \"proxy-pod\"\nsandbox_uid = 2000"), &least, &one_group),
+        ),
+        // The fence would have no rule for it.
+        (
+            "proxy_pod.gateway_peers",
+            (with("topology = \"proxy-pod\"\ngrpc_endpoint = \"https://g:1\""), &least, &usual),
+            (with("topology = \"sidecar\"\ngrpc_endpoint = \"https://g:1\""), &least, &usual),
+        ),
+        (
+            "proxy_pod.gateway_peers",
+            (with("topology = \"proxy-pod\"\ngrpc_endpoint = \"https://g:1\""), &least, &usual),
+            (
+                with("topology = \"proxy-pod\"\ngrpc_endpoint = \"https://g:1\"\nproxy_pod.gateway_peers = [{}]"),
+                &least,
+                &usual,
+            ),
         ),
         (
             "network_enforcement",
@@ -177,6 +267,60 @@ fn what_cannot_be_together_is_refused_and_either_alone_is_not() {
         refused(&found, path, &format!("{config:?}"));
         let left = problems_together(&right.0, right.1, right.2);
         assert!(left.is_empty(), "{path}: {left:?}");
+    }
+}
+
+#[test]
+fn resources_that_no_node_could_give_are_refused_whoever_says_them() {
+    let agent = "driver_config.containers.agent.resources";
+    let said = |requests: &str, limits: &str| {
+        format!(
+            "driver_config: {{containers: {{agent: {{resources: {{requests: {{{requests}}}, limits: {{{limits}}}}}}}}}}}"
+        )
+    };
+    for (path, wrong, right) in [
+        (
+            "resources.cpu_request".to_owned(),
+            "resources: {cpu_request: \"2\", cpu_limit: \"1\"}".to_owned(),
+            "resources: {cpu_request: \"1\", cpu_limit: 1000m}".to_owned(),
+        ),
+        (format!("{agent}.requests.memory"), said("memory: 2Gi", "memory: 2G"), said("memory: 2G", "memory: 2Gi")),
+        // Each is sound by itself.
+        (
+            format!("{agent}.requests.memory"),
+            format!("{}\nplatform_config: {{resources_raw: {{limits: {{memory: 1Gi}}}}}}", said("memory: 2Gi", "")),
+            format!("{}\nplatform_config: {{resources_raw: {{limits: {{memory: 2Gi}}}}}}", said("memory: 2Gi", "")),
+        ),
+        (
+            format!("{agent}.requests.nvidia.com/gpu"),
+            format!("{}\ngpu: {{count: 2}}", said("nvidia.com/gpu: \"1\"", "")),
+            format!("{}\ngpu: {{count: 2}}", said("nvidia.com/gpu: \"2\"", "")),
+        ),
+        (
+            format!("{agent}.limits.nvidia.com/gpu"),
+            said("", "nvidia.com/gpu: \"0.5\""),
+            said("", "nvidia.com/gpu: \"2.0\""),
+        ),
+        (format!("{agent}.requests.a.b/c"), said("a.b/c: \"1\"", ""), said("a.b/c: \"1\"", "a.b/c: \"1\"")),
+        (
+            format!("{agent}.requests.hugepages-2Mi"),
+            said("hugepages-2Mi: 4Mi", "hugepages-2Mi: 8Mi, memory: 1Gi"),
+            said("hugepages-2Mi: 4Mi", "hugepages-2Mi: 4Mi, memory: 1Gi"),
+        ),
+        (format!("{agent}.limits.foo"), said("", "foo: \"1\""), said("", "example.com/foo: \"1\"")),
+        (
+            format!("{agent}.limits.requests.nvidia.com/gpu"),
+            said("", "requests.nvidia.com/gpu: \"1\""),
+            said("", "ephemeral-storage: 1Gi"),
+        ),
+    ] {
+        let found = |text: &str| match SandboxSpec::from_yaml(&format!("{LEAST}{text}\n")) {
+            Ok(sandbox) => problems_together(&config(LOCAL), &sandbox, &cluster(None)),
+            Err(errors) => errors.problems().to_vec(),
+        };
+        refused(&found(&wrong), &path, &wrong);
+        let left = found(&right);
+        assert!(left.is_empty(), "{left:?} in:\n{right}");
     }
 }
 
