@@ -25,6 +25,9 @@ const SUCCESS: u8 = 0;
 /// The policy is invalid, or refuses what was asked.
 const FAILURE: u8 = 1;
 
+/// What was asked takes a body to answer.
+const UNDECIDED: u8 = 3;
+
 /// How a policy's `binaries` say that all are meant.
 const EVERY_PROGRAM: &str = "**";
 
@@ -108,7 +111,8 @@ fn load(file: &Path) -> (String, Result<Policy, LoadError>) {
     (file.display().to_string(), Policy::load(file))
 }
 
-/// Says what the policy decides and why, or what it lacks: 0 allowed, 1 refused or invalid, 2 a question that is none.
+/// Says what the policy decides and why, or what it lacks: 0 allowed, 1 refused or invalid, 2 a question that is none,
+/// 3 one that takes a body to answer.
 pub fn explain(args: &Explain, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let host = match Host::parse(&args.host) {
         Ok(host) => host,
@@ -151,8 +155,13 @@ pub fn explain(args: &Explain, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
         true => in_json(question, &decision, answer, out),
         false => in_words(question, &decision, answer, out),
     };
-    let passes = decision.allows() && answer.is_none_or(Answer::passes);
-    finish(written, if passes { SUCCESS } else { FAILURE })
+    let code = match answer {
+        _ if !decision.allows() => FAILURE,
+        Some(answer) if answer.is_open() => UNDECIDED,
+        Some(answer) if !answer.passes() => FAILURE,
+        _ => SUCCESS,
+    };
+    finish(written, code)
 }
 
 /// The program that a shell would find by this name.
@@ -236,7 +245,10 @@ fn in_words(
     match answer {
         Some(answer) => answer.in_words().iter().try_for_each(|line| writeln!(out, "{line}")),
         None if decision.allows() && decision.is_inspected() => {
-            writeln!(out, "requests are judged one by one: ask with --method and --path, --rpc, --tool or --service")
+            writeln!(
+                out,
+                "requests are judged one by one: ask with --method and --path, --rpc, --tool, --graphql or --service"
+            )
         }
         None => Ok(()),
     }
@@ -448,7 +460,7 @@ network_policies:
             (
                 "api",
                 Request { path: text("/mcp"), method: text("POST"), ..Request::default() },
-                FAILURE,
+                UNDECIDED,
                 "request undecided: its body decides",
             ),
             (
