@@ -297,6 +297,24 @@ mod tests {
         assert_eq!(body["port"], 443);
         assert_eq!(body["next_steps"][0], "ask for it");
         assert!(body["binary"].is_null());
+        // The same as an error of JSON-RPC.
+        refusal.request = Some(Box::new(Judged {
+            layer: "l7",
+            protocol: "mcp",
+            method: "POST".to_owned(),
+            path: "/mcp".to_owned(),
+            call: Some("x".into()),
+            rule_missing: None,
+        }));
+        let error: serde_json::Value = serde_json::from_slice(&refusal.body()).unwrap();
+        assert_eq!(
+            (&error["jsonrpc"], &error["id"], &error["error"]["code"]),
+            (&"2.0".into(), &"x".into(), &403.into())
+        );
+        assert_eq!(error["error"]["message"], "no endpoint names it; ask for it");
+        assert_eq!(error["error"]["data"]["error"], "policy_denied");
+        assert_eq!(error["error"]["data"]["protocol"], "mcp");
+        refusal.request = None;
         assert!(String::from_utf8(refusal.wire(false)).unwrap().contains("\r\nConnection: close\r\n"));
     }
 }

@@ -409,6 +409,7 @@ pub fn everything(given: Policy) -> Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attest::Attested;
     use crate::policy::host::Host;
 
     fn intent(host: &str, port: u16) -> Intent {
@@ -460,7 +461,10 @@ mod tests {
             "- allow: {method: \"POST\", path: \"/weird/%5Bx%5D%2A%7By%7D/z\"}",
             "- allow: {method: \"GET\", path: \"/v1/%2A\"}",
             "# Left out, since no rule can allow it: \"GET\" \"/v1/../x\"",
-            "# Left out, since no rule can allow it: \"GET\" \"/v1//x\"",
+            // One rule for each way in which it can be read.
+            "- allow: {method: \"GET\", path: \"/v1//x\"}",
+            "- allow: {method: \"GET\", path: \"/v1/x\"}",
+            "allow_ambiguous_paths: true",
             "allow_encoded_slash: true",
             "path: \"/socket\"\n        protocol: websocket",
             "- allow: {method: \"GET\", path: \"**\"}",
@@ -470,6 +474,78 @@ mod tests {
             assert!(yaml.contains(expected), "{expected}\n{yaml}");
         }
         assert!(!yaml.contains("token"), "{yaml}");
+    }
+
+    fn owner(path: &str) -> Owner {
+        let executable = crate::attribution::Executable { path: path.into(), sha256: [0; 32] };
+        let program = crate::attribution::Program { executable, ancestors: [].into() };
+        Owner::Attested(std::sync::Arc::new(Attested { program, pid: 7, uid: 1000 }))
+    }
+
+    /// What is learned of two programs at one destination, and the policy that it is.
+    fn of_two(note: impl FnOnce(&Learner, &Intent, [&Owner; 2])) -> (String, Policy) {
+        let learner = Learner::default();
+        let api = intent("api.example.com", 443);
+        learner.reached(&api);
+        note(&learner, &api, [&owner("/usr/bin/curl"), &owner("/usr/bin/python3")]);
+        let yaml = learner.policy("a", None);
+        let policy = Policy::parse(&yaml, "learned.yaml").unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        (yaml, policy)
+    }
+
+    #[test]
+    fn programs_that_use_one_host_differently_make_one_valid_policy() {
+        let (yaml, policy) = of_two(|learner, api, [curl, python]| {
+            learner.request(curl, api, Manner::Plain, "GET", "/@scope%2fpkg");
+            learner.request(python, api, Manner::WebSocket, "CONNECT", "/ws");
+            learner.request(python, api, Manner::Plain, "GET", "/a;b");
+        });
+        assert_eq!(policy.network.len(), 2);
+        assert_eq!(yaml.matches("allow_encoded_slash: true").count(), 3, "{yaml}");
+        assert_eq!(yaml.matches("allow_ambiguous_paths: true").count(), 3, "{yaml}");
+        // What began a TLS that cannot be served, or said nothing, tells nothing of a host that speaks HTTP…
+        let (yaml, _) = of_two(|learner, api, [curl, python]| {
+            learner.request(curl, api, Manner::Plain, "GET", "/kept");
+            learner.unread(curl, api, Unread::Unclear);
+            learner.request(python, api, Manner::Plain, "GET", "/other");
+        });
+        assert!(yaml.contains("path: \"/kept\"") && yaml.contains("passed unread"), "{yaml}");
+        assert!(!yaml.contains("        tls: skip"), "{yaml}");
+        // …and where nobody speaks it, there is nothing to be read; nor where something else was heard.
+        for (why, asks) in [(Unread::Unclear, false), (Unread::Foreign, false), (Unread::Foreign, true)] {
+            let (yaml, policy) = of_two(|learner, api, [curl, python]| {
+                learner.unread(curl, api, why);
+                match asks {
+                    true => learner.request(python, api, Manner::Plain, "GET", "/x"),
+                    false => learner.distrusted(python, api),
+                }
+            });
+            assert!(policy.network.iter().all(|entry| entry.endpoints[0].tls_skip), "{yaml}");
+            assert_eq!(yaml.contains("        # - allow: {method: \"GET\", path: \"/x\"}\n"), asks, "{yaml}");
+        }
+        // Sockets on more paths than are listed, beside requests.
+        let (yaml, _) = of_two(|learner, api, [curl, python]| {
+            learner.request(curl, api, Manner::Plain, "POST", "/x");
+            for number in 0..=MAX_RULES {
+                learner.request(python, api, Manner::WebSocket, "GET", &format!("/{number}"));
+            }
+        });
+        assert_eq!(yaml.matches("protocol: websocket").count(), 2, "{yaml}");
+        assert!(yaml.contains("- allow: {method: \"WEBSOCKET_TEXT\", path: \"**\"}"), "{yaml}");
+    }
+
+    #[test]
+    fn a_socket_is_learned_once_a_distrust_is_told_and_a_credential_is_not() {
+        let (yaml, policy) = of_two(|learner, api, [curl, python]| {
+            learner.request(curl, api, Manner::WebSocket, "GET", "/ws");
+            learner.request(curl, api, Manner::WebSocket, "CONNECT", "/ws");
+            learner.request(curl, api, Manner::Plain, "GET", "/bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/send");
+            learner.distrusted(python, api);
+        });
+        assert_eq!(policy.network[0].endpoints.len(), 2, "{yaml}");
+        assert!(yaml.contains("did not accept the sandbox's certificate"), "{yaml}");
+        assert!(yaml.contains("path: \"/*/send\"") && !yaml.contains("AAHdqTcv"), "{yaml}");
+        assert!(yaml.contains("# What looked like a credential is not written down"), "{yaml}");
     }
 
     #[test]

@@ -426,11 +426,25 @@ network_policies:
         rules: [{allow: {service: pkg.Reader, method: 'Get*'}}]
       - {host: try.example.com, port: 443, protocol: rest, enforcement: audit, access: read-only}
       - {host: tunnel.example.com, port: 443}
+      - {host: ws.example.com, port: 443, protocol: websocket, path: /listen, access: read-only}
+      - {host: ws.example.com, port: 443, protocol: websocket, path: /speak, access: full}
+      - host: ws.example.com
+        port: 443
+        path: /graphql
+        protocol: websocket
+        rules: [{allow: {method: GET, path: /graphql}}, {allow: {operation_type: query}}]
+      - {host: graphql.example.com, port: 443, path: /graphql, protocol: graphql, access: read-only}
 ";
 
     #[test]
     fn explain_judges_a_request() {
         let text = |text: &str| Some(text.to_owned());
+        let message = |path: &str, word: &str, graphql: Option<&str>| Request {
+            method: text(word),
+            path: text(path),
+            graphql: graphql.map(str::to_owned),
+            ..Request::default()
+        };
         for (host, request, code, expected) in [
             ("api", Request { path: text("/v1/x"), ..Request::default() }, SUCCESS, "api.endpoints[0].access"),
             (
@@ -488,6 +502,19 @@ network_policies:
                 "request allowed: no endpoint reads requests",
             ),
             ("api", Request::default(), SUCCESS, "requests are judged one by one"),
+            ("ws", message("/listen", "WEBSOCKET_TEXT", None), FAILURE, "does not allow WEBSOCKET_TEXT on /listen"),
+            ("ws", message("/speak", "websocket_binary", None), SUCCESS, "opens, and WEBSOCKET_BINARY passes"),
+            ("ws", message("/graphql", "WEBSOCKET_TEXT", None), UNDECIDED, "give --rpc, --tool or --graphql"),
+            ("ws", message("/graphql", "WEBSOCKET_TEXT", Some("{ me }")), SUCCESS, "WEBSOCKET_TEXT passes"),
+            ("ws", message("/graphql", "WEBSOCKET_TEXT", Some("mutation { set }")), FAILURE, "mutation {set}"),
+            ("graphql", Request { graphql: text("{ me }"), ..Request::default() }, SUCCESS, "POST /graphql {\"query\""),
+            ("graphql", Request { graphql: text("mutation { set }"), ..Request::default() }, FAILURE, "mutation {set}"),
+            (
+                "graphql",
+                Request { method: text("POST"), path: text("/graphql"), ..Request::default() },
+                UNDECIDED,
+                "--graphql",
+            ),
         ] {
             let host = format!("{host}.example.com");
             let (was, out, err) = asked_about(REQUESTS, &host, 443, None, request.clone(), false);
