@@ -164,6 +164,44 @@ fn what_the_rules_do_not_allow_is_403_and_names_the_rule() {
 }
 
 #[test]
+fn what_reads_two_ways_takes_leave_and_is_judged_in_both() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let _origin = site.origin("web.py", 443, &[]);
+    let policy = |more: &str| {
+        Policy::new(&[CURL], &[&format!("{{host: {HOST}, port: 443, protocol: rest, access: full{more}}}")])
+    };
+    let leave = policy(", allow_ambiguous_paths: true");
+    let narrowed = policy(", allow_ambiguous_paths: true, deny_rules: [{path: /a/b}, {query: {admin: \"*\"}}]");
+    for (flag, _) in VERSIONS {
+        let ask = |policy: &Policy, target: &str| {
+            let outcome = site.run(policy, &format!("curl -sS {flag} -w '\n%{{http_code}}' 'https://{HOST}{target}'"));
+            let (body, status) = outcome
+                .expect(0)
+                .stdout
+                .trim_end()
+                .rsplit_once('\n')
+                .map(|(b, s)| (b.to_owned(), s.to_owned()))
+                .expect("a status");
+            (serde_json::from_str::<serde_json::Value>(&body).expect("JSON"), status)
+        };
+        for (target, ambiguous) in [("/a//b", true), ("/a;x/b", true), ("/c?a=1;admin=1", false)] {
+            let (refusal, status) = ask(&full(CURL), target);
+            assert_eq!(status, if ambiguous { "400" } else { "200" }, "{target}");
+            if ambiguous {
+                let step = refusal["next_steps"][0].as_str().unwrap_or_default();
+                assert!(step.contains("allow_ambiguous_paths: true"), "{refusal}");
+            }
+            // Control: with leave it passes, as it was sent; and what one of its readings is denied does not.
+            let (seen, status) = ask(&leave, target);
+            assert_eq!((&seen["path"], status.as_str()), (&target.into(), "200"), "{seen}");
+            assert_eq!(ask(&narrowed, target).1, "403", "{target}");
+        }
+        assert_eq!(ask(&narrowed, "/c//d?a=1;b=1").1, "200");
+    }
+}
+
+#[test]
 fn audit_lets_through_and_reports() {
     let world = World::new();
     let site = Site::new(&world);
@@ -473,7 +511,12 @@ fn an_mcp_session_lists_and_calls_what_it_may() {
         let counted = call(&policy, "count", r#"{"steps":5}"#);
         assert!(counted.contains("answer counted to 5 progress 5"), "{mode}: {counted}");
         let denied = call(&policy, "delete_note", r#"{"name":"a"}"#);
-        assert!(!denied.contains("deleted") && denied.contains("delete_note"), "{mode}: {denied}");
+        // What the client itself makes of the refusal tells what to do about it.
+        let failed = denied.lines().find(|line| line.starts_with("failed")).unwrap_or_default();
+        for told in ["tools/call delete_note", "add under", "{allow: {tool: delete_note}}"] {
+            assert!(failed.contains(told), "{mode}: {told}: {denied}");
+        }
+        assert!(!denied.contains("deleted"), "{mode}: {denied}");
         let deleted = call(&everything, "delete_note", r#"{"name":"a"}"#);
         assert!(deleted.contains("note a: deleted"), "{mode}: {deleted}");
     }

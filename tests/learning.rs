@@ -16,6 +16,34 @@ const ELSE: &str = "curl -sS -o /dev/null -w '%{http_code} ' https://api.example
                     curl -sS -o /dev/null -w '%{http_code} ' http://other.example.com:8080/write";
 
 #[test]
+fn two_programs_that_use_one_host_differently_are_learned_together() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let _origin = site.origin("web.py", 443, &[]);
+    let learned = world.directory().join("learned.yaml");
+    // An escaped slash, a path that reads two ways, and a TLS that cannot be served; beside a WebSocket.
+    let script = "c() { curl -sS -o /dev/null -w '%{http_code} ' \"$@\"; }; \
+                  c https://api.example.com/@scope%2fpkg; c https://api.example.com/v1//x; \
+                  curl -s --tls-max 1.1 --ciphers DEFAULT@SECLEVEL=0 -o /dev/null https://api.example.com/old; \
+                  $PYTHON $CLIENTS/websocket_python.py wss://api.example.com/ws";
+    let elsewhere = "curl -sS -o /dev/null -w '%{http_code} ' https://api.example.com/other; \
+                     $PYTHON $CLIENTS/websocket_python.py wss://api.example.com/other 2>&1";
+    let outcome = site.equipped().arg("--learn").arg(&learned).shell(script).output().expect(0);
+    assert!(outcome.stdout.starts_with("200 200 reached"), "{outcome:?}");
+    let text = fs::read_to_string(&learned).expect("a policy");
+    assert!(text.contains("passed unread") && !text.contains("        tls: skip"), "{text}");
+    world.role("policy").args(["check", learned.to_str().expect("a path")]).output().expect(0);
+    let replay = |script: &str| site.equipped().policy(&learned).shell(script).output();
+    assert!(replay(script).expect(0).stdout.starts_with("200 200 reached"));
+    let refused = replay(elsewhere).stdout;
+    assert!(refused.starts_with("403 refused 403"), "{refused}");
+    // Control: where everything is allowed, curl is not refused.
+    fs::remove_file(&learned).expect("remove");
+    let outcome = site.equipped().arg("--learn").arg(&learned).shell(elsewhere).output();
+    assert!(outcome.stdout.starts_with("200 "), "{outcome:?}");
+}
+
+#[test]
 fn what_was_learned_is_valid_replays_and_allows_nothing_else() {
     let world = World::new();
     let site = Site::new(&world);

@@ -136,10 +136,12 @@ fn explain_tells_what_becomes_of_a_request() {
         ("mcp.example.com", agent, &["--path", "/mcp", "--tool", "search"], 0),
         ("mcp.example.com", agent, &["--path", "/mcp", "--tool", "delete"], 1),
         ("mcp.example.com", agent, &["--path", "/mcp", "--rpc", "initialize"], 0),
+        ("mcp.example.com", agent, &["--path", "/mcp", "--method", "POST"], 3),
     ] {
         let answer = explain(host, binary, request, code);
         assert_eq!(answer["action"], "allow", "{answer}");
-        assert_eq!(answer["request"]["action"], if code == 0 { "allow" } else { "deny" }, "{request:?}: {answer}");
+        let action = ["allow", "deny", "", "undecided"][usize::try_from(code).expect("a code")];
+        assert_eq!(answer["request"]["action"], action, "{request:?}: {answer}");
     }
     let denied = explain("api.example.com", agent, &["--method", "POST", "--path", "/v1/items"], 1);
     let rule = &denied["request"]["rule_missing"]["rule"]["allow"];

@@ -26,6 +26,8 @@ pub enum PolicyAction {
         files: Vec<PathBuf>,
     },
     /// Tell what a policy decides for one connection, by which entry, or what is missing
+    ///
+    /// Exit code 0 where it is allowed, 1 where it is denied, 3 where the body would decide that was not given.
     Explain {
         /// The policy file
         #[arg(value_hint = ValueHint::FilePath)]
@@ -58,7 +60,8 @@ pub enum PolicyAction {
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "A request on that connection")]
 pub struct Request {
-    /// Method of an HTTP request, or of the gRPC service given by --service
+    /// Method of an HTTP request, or of the gRPC service given by --service; WEBSOCKET_TEXT and WEBSOCKET_BINARY ask about
+    /// messages on a WebSocket at --path
     #[arg(long, value_name = "METHOD")]
     pub method: Option<String>,
     /// Path of the request, as it is sent; with --rpc or --tool the endpoint's own, where it has only one
@@ -73,6 +76,9 @@ pub struct Request {
     /// Tool of an MCP call
     #[arg(long, value_name = "NAME", conflicts_with_all = ["method", "service"])]
     pub tool: Option<String>,
+    /// Document of a GraphQL operation, sent by POST or in a message on a WebSocket
+    #[arg(long, value_name = "DOCUMENT", conflicts_with_all = ["rpc", "tool", "service"])]
+    pub graphql: Option<String>,
     /// Service of a gRPC call, package first
     #[arg(long, value_name = "NAME", requires = "method", conflicts_with = "path")]
     pub service: Option<String>,

@@ -125,6 +125,9 @@ pub(super) struct Judged {
     pub method: String,
     /// Path, with what looks like a credential left out.
     pub path: String,
+    /// Whom the answer is for where it has to be JSON-RPC: the call's id.
+    #[serde(skip)]
+    pub call: Option<serde_json::Value>,
     /// The rule that would allow it, and where it belongs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule_missing: Option<serde_json::Value>,
@@ -146,6 +149,23 @@ struct Body<'a> {
     next_steps: &'a [String],
     #[serde(flatten)]
     request: Option<&'a Judged>,
+}
+
+/// The body where a client of JSON-RPC waits for it: an error response (JSON-RPC 2.0 §5.1), since anything else is "an
+/// error" to it, and what the body says is lost.
+#[derive(Serialize)]
+struct RpcBody<'a> {
+    jsonrpc: &'static str,
+    id: &'a serde_json::Value,
+    error: RpcError<'a>,
+}
+
+#[derive(Serialize)]
+struct RpcError<'a> {
+    /// That of HTTP: beyond those that JSON-RPC keeps for itself, and known.
+    code: u16,
+    message: String,
+    data: Body<'a>,
 }
 
 /// Media type of the body.
@@ -194,7 +214,7 @@ impl Refusal {
         self
     }
 
-    /// The JSON body.
+    /// The JSON body, or that of an error in JSON-RPC with all of it as `data`.
     pub(super) fn body(&self) -> Vec<u8> {
         let (error, ..) = self.kind.parts();
         let body = Body {
@@ -211,7 +231,14 @@ impl Refusal {
             request: self.request.as_deref(),
         };
         // Strings and numbers always serialise; an empty body would still be an answer.
-        let mut bytes = serde_json::to_vec(&body).unwrap_or_default();
+        let mut bytes = match self.request.as_ref().and_then(|request| request.call.as_ref()) {
+            None => serde_json::to_vec(&body),
+            Some(id) => {
+                let error = RpcError { code: self.kind.status(), message: self.explained(), data: body };
+                serde_json::to_vec(&RpcBody { jsonrpc: "2.0", id, error })
+            }
+        }
+        .unwrap_or_default();
         bytes.push(b'\n');
         bytes
     }
@@ -270,6 +297,24 @@ mod tests {
         assert_eq!(body["port"], 443);
         assert_eq!(body["next_steps"][0], "ask for it");
         assert!(body["binary"].is_null());
+        // The same as an error of JSON-RPC.
+        refusal.request = Some(Box::new(Judged {
+            layer: "l7",
+            protocol: "mcp",
+            method: "POST".to_owned(),
+            path: "/mcp".to_owned(),
+            call: Some("x".into()),
+            rule_missing: None,
+        }));
+        let error: serde_json::Value = serde_json::from_slice(&refusal.body()).unwrap();
+        assert_eq!(
+            (&error["jsonrpc"], &error["id"], &error["error"]["code"]),
+            (&"2.0".into(), &"x".into(), &403.into())
+        );
+        assert_eq!(error["error"]["message"], "no endpoint names it; ask for it");
+        assert_eq!(error["error"]["data"]["error"], "policy_denied");
+        assert_eq!(error["error"]["data"]["protocol"], "mcp");
+        refusal.request = None;
         assert!(String::from_utf8(refusal.wire(false)).unwrap().contains("\r\nConnection: close\r\n"));
     }
 }

@@ -14,8 +14,9 @@ use super::authorize::{Client, Permit};
 use super::denial::{Kind, Refusal};
 use super::http::{self, Inside, Scope, Session};
 use super::intent::Intent;
+use super::learn::Unread;
 use super::parent::Leg;
-use super::tls::hello::{Hello, Sniff, sniff as sniffed};
+use super::tls::hello::{Hello, Sniff, begins_tls, sniff as sniffed};
 use super::tls::upstream::TlsError;
 use super::tls::{HTTP1, HTTP2};
 use super::tunnel::{Permission, Tunnel};
@@ -125,7 +126,8 @@ async fn sniff(mut client: Transport, ahead: &mut Vec<u8>, proxy: &Proxy) -> Res
 /// What is neither TLS nor HTTP passes while a policy is learned, and is written down as such.
 async fn learned(proxy: &Arc<Proxy>, client: Arc<TcpStream>, ahead: Vec<u8>, upstream: Leg, permission: Permission) {
     if let Some(learner) = &proxy.learner {
-        learner.opaque(&permission.owner, &permission.intent);
+        let why = if ahead.is_empty() || begins_tls(&ahead) { Unread::Unclear } else { Unread::Foreign };
+        learner.unread(&permission.owner, &permission.intent, why);
     }
     let tunnel =
         Tunnel { proxy: proxy.clone(), client, upstream, permission, to_upstream: ahead, to_client: Vec::new() };
@@ -250,6 +252,9 @@ fn about(mut refusal: Refusal, permission: &Permission) -> Refusal {
 
 /// The client ended the handshake. Mostly it does not know the sandbox's authority, and it cannot be told.
 fn distrusted(proxy: &Proxy, permission: &Permission, error: &std::io::Error) {
+    if let Some(learner) = &proxy.learner {
+        learner.distrusted(&permission.owner, &permission.intent);
+    }
     let who = permission.owner.binary().unwrap_or_else(|| "a program".to_owned());
     proxy.events.find(
         Severity::Low,

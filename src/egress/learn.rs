@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::authorize::Owner;
 use super::intent::Intent;
+use crate::event::redact::{is_credential, redacted};
 use crate::policy::{Policy, request};
 
 /// Rules of one endpoint. A client that makes up paths (package files, object stores) soon has more, and a list that
@@ -28,11 +29,29 @@ pub(super) enum Manner {
     WebSocket,
 }
 
+/// Why nothing of a connection could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It spoke something that is neither TLS nor HTTP.
+    Foreign,
+    /// It said nothing, or began TLS in a way that cannot be served: connections that browsers open ahead and versions that
+    /// are tried out do so where all the others speak HTTP.
+    Unclear,
+}
+
+/// Method that opens a WebSocket, by Upgrade or, where CONNECT stands for it, by HTTP/2 (RFC 8441 §5).
+const OPENS_WEBSOCKET: &str = "GET";
+
 /// What was seen of one destination.
 #[derive(Debug, Default)]
 struct Seen {
     /// Bytes that are no HTTP went through.
-    opaque: bool,
+    foreign: bool,
+    /// Connections went through of which nobody can tell.
+    unclear: bool,
+    /// The program did not accept the sandbox's certificate.
+    distrusted: bool,
+    /// Where a segment looks like a credential, the path has a `*` for it; what was sent holds none in canonical form.
     requests: BTreeSet<(Manner, String, String)>,
     /// Methods whose paths were too many.
     crowded: BTreeSet<(Manner, String)>,
@@ -40,6 +59,64 @@ struct Seen {
     unwritable: BTreeSet<(String, String)>,
     /// Some path has an escaped slash.
     encoded_slash: bool,
+    /// Some path can be read in more than one way.
+    ambiguous: bool,
+}
+
+impl Seen {
+    fn asked(&self) -> bool {
+        !(self.requests.is_empty() && self.crowded.is_empty() && self.unwritable.is_empty())
+    }
+
+    /// The method and path of each request that was made so, and the methods whose paths were too many.
+    fn of(&self, wanted: Manner) -> (Vec<(&str, &str)>, Vec<&str>) {
+        let requests = self.requests.iter().filter(|(manner, ..)| *manner == wanted);
+        let crowded = self.crowded.iter().filter(|(manner, _)| *manner == wanted);
+        (
+            requests.map(|(_, method, path)| (method.as_str(), path.as_str())).collect(),
+            crowded.map(|(_, method)| method.as_str()).collect(),
+        )
+    }
+}
+
+/// What the programs did together at one destination: their endpoints answer for the same host and port, and a policy in
+/// which such endpoints differ in these is refused.
+#[derive(Clone, Copy, Debug, Default)]
+struct Together {
+    foreign: bool,
+    unclear: bool,
+    asked: bool,
+    encoded_slash: bool,
+    ambiguous: bool,
+    /// WebSockets opened on more paths than are listed, so that no path tells them from requests.
+    crowded_sockets: bool,
+}
+
+impl Together {
+    fn add(&mut self, seen: &Seen) {
+        self.foreign |= seen.foreign;
+        self.unclear |= seen.unclear;
+        self.asked |= seen.asked();
+        self.encoded_slash |= seen.encoded_slash;
+        self.ambiguous |= seen.ambiguous;
+        self.crowded_sockets |= seen.crowded.iter().any(|(manner, _)| *manner == Manner::WebSocket);
+    }
+
+    /// Whether nothing at the destination is to be read.
+    fn is_skipped(self) -> bool {
+        self.foreign || self.unclear && !self.asked
+    }
+
+    /// What every endpoint says besides its protocol.
+    fn leave(self) -> String {
+        let mut leave = String::new();
+        for (given, key) in [(self.encoded_slash, "allow_encoded_slash"), (self.ambiguous, "allow_ambiguous_paths")] {
+            if given {
+                let _ = writeln!(leave, "        {key}: true");
+            }
+        }
+        leave
+    }
 }
 
 #[derive(Debug, Default)]
@@ -66,27 +143,40 @@ impl Learner {
     }
 
     /// Something that no rule could judge went to this destination.
-    pub(super) fn opaque(&self, owner: &Owner, intent: &Intent) {
-        self.with(owner, intent, |seen| seen.opaque = true);
+    pub(super) fn unread(&self, owner: &Owner, intent: &Intent, why: Unread) {
+        self.with(owner, intent, |seen| match why {
+            Unread::Foreign => seen.foreign = true,
+            Unread::Unclear => seen.unclear = true,
+        });
+    }
+
+    /// A client ended its handshake when it saw the sandbox's certificate.
+    pub(super) fn distrusted(&self, owner: &Owner, intent: &Intent) {
+        self.with(owner, intent, |seen| seen.distrusted = true);
     }
 
     /// A request was made.
     pub(super) fn request(&self, owner: &Owner, intent: &Intent, manner: Manner, method: &str, target: &str) {
         let path = target.split('?').next().unwrap_or_default();
+        let method = if manner == Manner::WebSocket { OPENS_WEBSOCKET } else { method };
         self.with(owner, intent, |seen| {
             let kind = (manner, method.to_owned());
             if seen.crowded.contains(&kind) {
                 return;
             }
             let named = method.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
-            let Some((path, encoded_slash)) = request::literal(path).filter(|_| named) else {
+            // No rule opens a WebSocket where a path can be read in two ways.
+            let writable = |literal: &request::Literal| named && !(literal.ambiguous && manner == Manner::WebSocket);
+            let Some(literal) = request::literal(path).filter(writable) else {
                 if seen.unwritable.len() < MAX_RULES {
-                    seen.unwritable.insert((method.to_owned(), path.to_owned()));
+                    seen.unwritable.insert((method.to_owned(), redacted(path)));
                 }
                 return;
             };
-            seen.encoded_slash |= encoded_slash;
-            seen.requests.insert((manner, method.to_owned(), path));
+            seen.encoded_slash |= literal.encoded_slash;
+            seen.ambiguous |= literal.ambiguous;
+            seen.requests
+                .extend(literal.paths.iter().map(|path| (manner, method.to_owned(), without_credentials(path))));
             if seen.requests.len() > MAX_RULES {
                 seen.requests.retain(|(manner, method, _)| (*manner, method.as_str()) != (kind.0, kind.1.as_str()));
                 seen.crowded.insert(kind);
@@ -129,6 +219,10 @@ impl Learner {
             let _ = writeln!(yaml, "# More than {MAX_ENDPOINTS} destinations were seen: the later ones are missing.");
         }
         let is_reached = |destination: &(String, u16)| notes.reached.contains(destination);
+        let mut together: BTreeMap<&(String, u16), Together> = BTreeMap::new();
+        for (destination, seen) in notes.programs.values().flatten() {
+            together.entry(destination).or_default().add(seen);
+        }
         for (program, destinations) in &notes.programs {
             for (host, port) in destinations.keys().filter(|destination| !is_reached(destination)) {
                 let (program, host) = (quoted(program), quoted(host));
@@ -164,59 +258,94 @@ impl Learner {
                 yaml.push_str("        children: false\n");
             }
             yaml.push_str("    endpoints:\n");
-            for ((host, port), seen) in destinations.iter().filter(|(destination, _)| is_reached(destination)) {
-                endpoints(&mut yaml, host, *port, seen);
+            for (destination, seen) in destinations.iter().filter(|(destination, _)| is_reached(destination)) {
+                let together = together.get(destination).copied().unwrap_or_default();
+                endpoints(&mut yaml, destination, seen, together);
             }
         }
         yaml
     }
 }
 
-fn endpoints(yaml: &mut String, host: &str, port: u16, seen: &Seen) {
+/// Writes what one program did at one destination, in what the programs there have in common.
+fn endpoints(yaml: &mut String, (host, port): &(String, u16), seen: &Seen, together: Together) {
     for (method, path) in &seen.unwritable {
         let _ = writeln!(yaml, "      # Left out, since no rule can allow it: {} {}", quoted(method), quoted(path));
     }
-    let head = format!("      - host: {}\n        port: {port}\n", quoted(host));
-    let slashes = if seen.encoded_slash { "        allow_encoded_slash: true\n" } else { "" };
-    if seen.opaque || seen.requests.is_empty() && seen.crowded.is_empty() {
-        yaml.push_str(&head);
-        if seen.opaque {
-            yaml.push_str("        # Not HTTP, at least in part: nothing in it can be judged.\n        tls: skip\n");
-        } else {
-            yaml.push_str("        # Connected to, and nothing asked: no request is allowed.\n");
-            yaml.push_str("        protocol: rest\n        rules: [{allow: {method: OPTIONS, path: /}}]\n");
-        }
-        return;
-    }
-    let of = |wanted: Manner| {
-        let paths = seen.requests.iter().filter(move |(manner, ..)| *manner == wanted);
-        let rules: Vec<(&str, &str)> = paths.map(|(_, method, path)| (method.as_str(), path.as_str())).collect();
-        let crowded: Vec<&str> =
-            seen.crowded.iter().filter(|(manner, _)| *manner == wanted).map(|(_, method)| method.as_str()).collect();
-        (rules, crowded)
-    };
-    let (rules, crowded) = of(Manner::Plain);
-    if !rules.is_empty() || !crowded.is_empty() {
-        yaml.push_str(&head);
-        let _ = write!(yaml, "        protocol: rest\n{slashes}        rules:\n");
-        for method in crowded {
-            let _ = writeln!(yaml, "          # More than {MAX_RULES} paths were seen.");
-            let _ = writeln!(yaml, "          - allow: {{method: {}, path: \"**\"}}", quoted(method));
-        }
-        for (method, path) in rules {
-            let _ = writeln!(yaml, "          - allow: {{method: {}, path: {}}}", quoted(method), quoted(path));
-        }
-    }
-    let (rules, crowded) = of(Manner::WebSocket);
-    let anywhere = (!crowded.is_empty()).then_some("/**");
-    for path in rules.iter().map(|(_, path)| *path).chain(anywhere) {
-        yaml.push_str(&head);
-        let _ = write!(
-            yaml,
-            "        path: {}\n        protocol: websocket\n{slashes}        access: full\n",
-            quoted(path)
+    if seen.distrusted {
+        yaml.push_str(
+            "      # The program did not accept the sandbox's certificate: have it use the bundle that SSL_CERT_FILE\n",
+        );
+        yaml.push_str(
+            "      # names, or write `tls: skip` for the host in every entry, which forgoes rules about requests.\n",
         );
     }
+    let head = format!("      - host: {}\n        port: {port}\n", quoted(host));
+    let (mut rules, mut crowded) = seen.of(Manner::Plain);
+    let (sockets, crowded_sockets) = seen.of(Manner::WebSocket);
+    if together.is_skipped() {
+        yaml.push_str(&head);
+        let whose = if seen.foreign || seen.unclear { "" } else { ", as another program uses it" };
+        let _ = writeln!(yaml, "        # Not HTTP, at least in part{whose}: nothing in it can be judged.");
+        yaml.push_str("        tls: skip\n");
+        if seen.asked() {
+            yaml.push_str("        # These rules would do for what was HTTP:\n");
+        }
+        rules.extend(sockets);
+        crowded.extend(crowded_sockets);
+        write_rules(yaml, "        # ", &rules, &crowded);
+        return;
+    }
+    if seen.unclear {
+        yaml.push_str("      # Connections that said nothing at first, or began a TLS that cannot be served, passed unread. With\n");
+        yaml.push_str("      # these rules they do not; `tls: skip` instead of them would let everything pass.\n");
+    }
+    let leave = together.leave();
+    // Where sockets open on any path, so that theirs cannot be told apart, all is judged as what has both.
+    let protocol = if together.crowded_sockets { "websocket" } else { "rest" };
+    let anywhere = !crowded_sockets.is_empty();
+    if anywhere {
+        crowded.extend([OPENS_WEBSOCKET, "WEBSOCKET_TEXT", "WEBSOCKET_BINARY"]);
+    }
+    if !rules.is_empty() || !crowded.is_empty() {
+        let _ = write!(yaml, "{head}        protocol: {protocol}\n{leave}        rules:\n");
+        write_rules(yaml, "          ", &rules, &crowded);
+    } else if sockets.is_empty() {
+        let _ =
+            write!(yaml, "{head}        # Connected to, and nothing asked that a rule can allow: no request passes.\n");
+        let _ = write!(yaml, "        protocol: {protocol}\n{leave}");
+        yaml.push_str("        rules: [{allow: {method: OPTIONS, path: /}}]\n");
+    }
+    for (_, path) in sockets {
+        yaml.push_str(&head);
+        note_credential(yaml, "        ", path);
+        let _ =
+            write!(yaml, "        path: {}\n        protocol: websocket\n{leave}        access: full\n", quoted(path));
+    }
+}
+
+fn write_rules(yaml: &mut String, indent: &str, rules: &[(&str, &str)], crowded: &[&str]) {
+    for method in crowded {
+        let _ = writeln!(yaml, "{indent}# More than {MAX_RULES} paths were seen.");
+        let _ = writeln!(yaml, "{indent}- allow: {{method: {}, path: \"**\"}}", quoted(method));
+    }
+    for (method, path) in rules {
+        note_credential(yaml, indent, path);
+        let _ = writeln!(yaml, "{indent}- allow: {{method: {}, path: {}}}", quoted(method), quoted(path));
+    }
+}
+
+/// Says why a learned path has a wildcard.
+fn note_credential(yaml: &mut String, indent: &str, path: &str) {
+    if path.contains('*') {
+        let _ =
+            writeln!(yaml, "{indent}# What looked like a credential is not written down: * lets any text stand there.");
+    }
+}
+
+/// A path with a wildcard for each segment that looks like a credential: a policy is read by more people than requests are.
+fn without_credentials(path: &str) -> String {
+    path.split('/').map(|segment| if is_credential(segment) { "*" } else { segment }).collect::<Vec<_>>().join("/")
 }
 
 /// A name for a program's entry.
@@ -280,6 +409,7 @@ pub fn everything(given: Policy) -> Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attest::Attested;
     use crate::policy::host::Host;
 
     fn intent(host: &str, port: u16) -> Intent {
@@ -303,7 +433,7 @@ mod tests {
         ] {
             learner.request(&Owner::Anyone, &api, manner, method, target);
         }
-        learner.opaque(&Owner::Anyone, &intent("2001:db8::1", 22));
+        learner.unread(&Owner::Anyone, &intent("2001:db8::1", 22), Unread::Foreign);
         for number in 0..=MAX_RULES {
             learner.request(
                 &Owner::Anyone,
@@ -331,7 +461,10 @@ mod tests {
             "- allow: {method: \"POST\", path: \"/weird/%5Bx%5D%2A%7By%7D/z\"}",
             "- allow: {method: \"GET\", path: \"/v1/%2A\"}",
             "# Left out, since no rule can allow it: \"GET\" \"/v1/../x\"",
-            "# Left out, since no rule can allow it: \"GET\" \"/v1//x\"",
+            // One rule for each way in which it can be read.
+            "- allow: {method: \"GET\", path: \"/v1//x\"}",
+            "- allow: {method: \"GET\", path: \"/v1/x\"}",
+            "allow_ambiguous_paths: true",
             "allow_encoded_slash: true",
             "path: \"/socket\"\n        protocol: websocket",
             "- allow: {method: \"GET\", path: \"**\"}",
@@ -341,6 +474,78 @@ mod tests {
             assert!(yaml.contains(expected), "{expected}\n{yaml}");
         }
         assert!(!yaml.contains("token"), "{yaml}");
+    }
+
+    fn owner(path: &str) -> Owner {
+        let executable = crate::attribution::Executable { path: path.into(), sha256: [0; 32] };
+        let program = crate::attribution::Program { executable, ancestors: [].into() };
+        Owner::Attested(std::sync::Arc::new(Attested { program, pid: 7, uid: 1000 }))
+    }
+
+    /// What is learned of two programs at one destination, and the policy that it is.
+    fn of_two(note: impl FnOnce(&Learner, &Intent, [&Owner; 2])) -> (String, Policy) {
+        let learner = Learner::default();
+        let api = intent("api.example.com", 443);
+        learner.reached(&api);
+        note(&learner, &api, [&owner("/usr/bin/curl"), &owner("/usr/bin/python3")]);
+        let yaml = learner.policy("a", None);
+        let policy = Policy::parse(&yaml, "learned.yaml").unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        (yaml, policy)
+    }
+
+    #[test]
+    fn programs_that_use_one_host_differently_make_one_valid_policy() {
+        let (yaml, policy) = of_two(|learner, api, [curl, python]| {
+            learner.request(curl, api, Manner::Plain, "GET", "/@scope%2fpkg");
+            learner.request(python, api, Manner::WebSocket, "CONNECT", "/ws");
+            learner.request(python, api, Manner::Plain, "GET", "/a;b");
+        });
+        assert_eq!(policy.network.len(), 2);
+        assert_eq!(yaml.matches("allow_encoded_slash: true").count(), 3, "{yaml}");
+        assert_eq!(yaml.matches("allow_ambiguous_paths: true").count(), 3, "{yaml}");
+        // What began a TLS that cannot be served, or said nothing, tells nothing of a host that speaks HTTP…
+        let (yaml, _) = of_two(|learner, api, [curl, python]| {
+            learner.request(curl, api, Manner::Plain, "GET", "/kept");
+            learner.unread(curl, api, Unread::Unclear);
+            learner.request(python, api, Manner::Plain, "GET", "/other");
+        });
+        assert!(yaml.contains("path: \"/kept\"") && yaml.contains("passed unread"), "{yaml}");
+        assert!(!yaml.contains("        tls: skip"), "{yaml}");
+        // …and where nobody speaks it, there is nothing to be read; nor where something else was heard.
+        for (why, asks) in [(Unread::Unclear, false), (Unread::Foreign, false), (Unread::Foreign, true)] {
+            let (yaml, policy) = of_two(|learner, api, [curl, python]| {
+                learner.unread(curl, api, why);
+                match asks {
+                    true => learner.request(python, api, Manner::Plain, "GET", "/x"),
+                    false => learner.distrusted(python, api),
+                }
+            });
+            assert!(policy.network.iter().all(|entry| entry.endpoints[0].tls_skip), "{yaml}");
+            assert_eq!(yaml.contains("        # - allow: {method: \"GET\", path: \"/x\"}\n"), asks, "{yaml}");
+        }
+        // Sockets on more paths than are listed, beside requests.
+        let (yaml, _) = of_two(|learner, api, [curl, python]| {
+            learner.request(curl, api, Manner::Plain, "POST", "/x");
+            for number in 0..=MAX_RULES {
+                learner.request(python, api, Manner::WebSocket, "GET", &format!("/{number}"));
+            }
+        });
+        assert_eq!(yaml.matches("protocol: websocket").count(), 2, "{yaml}");
+        assert!(yaml.contains("- allow: {method: \"WEBSOCKET_TEXT\", path: \"**\"}"), "{yaml}");
+    }
+
+    #[test]
+    fn a_socket_is_learned_once_a_distrust_is_told_and_a_credential_is_not() {
+        let (yaml, policy) = of_two(|learner, api, [curl, python]| {
+            learner.request(curl, api, Manner::WebSocket, "GET", "/ws");
+            learner.request(curl, api, Manner::WebSocket, "CONNECT", "/ws");
+            learner.request(curl, api, Manner::Plain, "GET", "/bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/send");
+            learner.distrusted(python, api);
+        });
+        assert_eq!(policy.network[0].endpoints.len(), 2, "{yaml}");
+        assert!(yaml.contains("did not accept the sandbox's certificate"), "{yaml}");
+        assert!(yaml.contains("path: \"/*/send\"") && !yaml.contains("AAHdqTcv"), "{yaml}");
+        assert!(yaml.contains("# What looked like a credential is not written down"), "{yaml}");
     }
 
     #[test]

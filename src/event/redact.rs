@@ -81,8 +81,15 @@ pub fn redacted(target: &str) -> String {
     let mut shown: String = path.split('/').map(segment).collect::<Vec<_>>().join("/");
     if let Some(query) = query {
         shown.push('?');
-        let pairs: Vec<Cow<'_, str>> = query.split('&').map(parameter).collect();
-        shown.push_str(&pairs.join("&"));
+        // Some servers take `;` for a separator too.
+        for part in query.split_inclusive(['&', ';']) {
+            let (pair, separator) = match part.strip_suffix(['&', ';']) {
+                Some(pair) => part.split_at(pair.len()),
+                None => (part, ""),
+            };
+            shown.push_str(&parameter(pair));
+            shown.push_str(separator);
+        }
     }
     if shown.len() > SHOWN {
         let end = (0..=SHOWN).rev().find(|&at| shown.is_char_boundary(at)).unwrap_or_default();
@@ -104,7 +111,8 @@ fn parameter(pair: &str) -> Cow<'_, str> {
     pair.into()
 }
 
-fn names_credential(name: &str) -> bool {
+/// Whether what goes by this name is a credential, whatever it looks like.
+pub(crate) fn names_credential(name: &str) -> bool {
     let name = unescaped(name).to_ascii_lowercase();
     WHOLE_NAMES.contains(&name.as_str()) || NAMES.iter().any(|part| name.contains(part))
 }
@@ -130,7 +138,8 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&plain).into_owned()
 }
 
-fn is_credential(text: &str) -> bool {
+/// Whether a segment of a path, or a value, looks like a credential.
+pub(crate) fn is_credential(text: &str) -> bool {
     if text.len() >= PREFIXED && PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
         return true;
     }
@@ -162,6 +171,7 @@ mod tests {
                 "/a?X-Amz-Signature=ff00&X-Amz-Credential=AKIA",
                 Some("/a?X-Amz-Signature=[CREDENTIAL]&X-Amz-Credential=[CREDENTIAL]"),
             ),
+            ("/a?a=1;token=abcdef&b;sig=x;c", Some("/a?a=1;token=[CREDENTIAL]&b;sig=[CREDENTIAL];c")),
             ("/a?key=1", Some("/a?key=[CREDENTIAL]")),
             ("/a?%74oken=1", Some("/a?%74oken=[CREDENTIAL]")),
             ("/a?%7=1&%=2&x%4", None),

@@ -20,7 +20,7 @@ pub(super) struct Located {
 }
 
 /// What overlapping endpoints must agree on: the connection's part, and how its requests are read.
-type Class<'e> = (bool, &'e [IpNet], Option<[(&'static str, usize); 7]>);
+type Class<'e> = (bool, &'e [IpNet], Option<[(&'static str, usize); 8]>);
 
 fn class(endpoint: &Endpoint) -> Class<'_> {
     let requests = endpoint.inspection.as_ref().map(|inspection| inspection.class());

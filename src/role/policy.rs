@@ -25,6 +25,9 @@ const SUCCESS: u8 = 0;
 /// The policy is invalid, or refuses what was asked.
 const FAILURE: u8 = 1;
 
+/// What was asked takes a body to answer.
+const UNDECIDED: u8 = 3;
+
 /// How a policy's `binaries` say that all are meant.
 const EVERY_PROGRAM: &str = "**";
 
@@ -108,7 +111,8 @@ fn load(file: &Path) -> (String, Result<Policy, LoadError>) {
     (file.display().to_string(), Policy::load(file))
 }
 
-/// Says what the policy decides and why, or what it lacks: 0 allowed, 1 refused or invalid, 2 a question that is none.
+/// Says what the policy decides and why, or what it lacks: 0 allowed, 1 refused or invalid, 2 a question that is none,
+/// 3 one that takes a body to answer.
 pub fn explain(args: &Explain, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let host = match Host::parse(&args.host) {
         Ok(host) => host,
@@ -151,8 +155,13 @@ pub fn explain(args: &Explain, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
         true => in_json(question, &decision, answer, out),
         false => in_words(question, &decision, answer, out),
     };
-    let passes = decision.allows() && answer.is_none_or(Answer::passes);
-    finish(written, if passes { SUCCESS } else { FAILURE })
+    let code = match answer {
+        _ if !decision.allows() => FAILURE,
+        Some(answer) if answer.is_open() => UNDECIDED,
+        Some(answer) if !answer.passes() => FAILURE,
+        _ => SUCCESS,
+    };
+    finish(written, code)
 }
 
 /// The program that a shell would find by this name.
@@ -236,7 +245,10 @@ fn in_words(
     match answer {
         Some(answer) => answer.in_words().iter().try_for_each(|line| writeln!(out, "{line}")),
         None if decision.allows() && decision.is_inspected() => {
-            writeln!(out, "requests are judged one by one: ask with --method and --path, --rpc, --tool or --service")
+            writeln!(
+                out,
+                "requests are judged one by one: ask with --method and --path, --rpc, --tool, --graphql or --service"
+            )
         }
         None => Ok(()),
     }
@@ -414,11 +426,25 @@ network_policies:
         rules: [{allow: {service: pkg.Reader, method: 'Get*'}}]
       - {host: try.example.com, port: 443, protocol: rest, enforcement: audit, access: read-only}
       - {host: tunnel.example.com, port: 443}
+      - {host: ws.example.com, port: 443, protocol: websocket, path: /listen, access: read-only}
+      - {host: ws.example.com, port: 443, protocol: websocket, path: /speak, access: full}
+      - host: ws.example.com
+        port: 443
+        path: /graphql
+        protocol: websocket
+        rules: [{allow: {method: GET, path: /graphql}}, {allow: {operation_type: query}}]
+      - {host: graphql.example.com, port: 443, path: /graphql, protocol: graphql, access: read-only}
 ";
 
     #[test]
     fn explain_judges_a_request() {
         let text = |text: &str| Some(text.to_owned());
+        let message = |path: &str, word: &str, graphql: Option<&str>| Request {
+            method: text(word),
+            path: text(path),
+            graphql: graphql.map(str::to_owned),
+            ..Request::default()
+        };
         for (host, request, code, expected) in [
             ("api", Request { path: text("/v1/x"), ..Request::default() }, SUCCESS, "api.endpoints[0].access"),
             (
@@ -448,7 +474,7 @@ network_policies:
             (
                 "api",
                 Request { path: text("/mcp"), method: text("POST"), ..Request::default() },
-                FAILURE,
+                UNDECIDED,
                 "request undecided: its body decides",
             ),
             (
@@ -476,6 +502,19 @@ network_policies:
                 "request allowed: no endpoint reads requests",
             ),
             ("api", Request::default(), SUCCESS, "requests are judged one by one"),
+            ("ws", message("/listen", "WEBSOCKET_TEXT", None), FAILURE, "does not allow WEBSOCKET_TEXT on /listen"),
+            ("ws", message("/speak", "websocket_binary", None), SUCCESS, "opens, and WEBSOCKET_BINARY passes"),
+            ("ws", message("/graphql", "WEBSOCKET_TEXT", None), UNDECIDED, "give --rpc, --tool or --graphql"),
+            ("ws", message("/graphql", "WEBSOCKET_TEXT", Some("{ me }")), SUCCESS, "WEBSOCKET_TEXT passes"),
+            ("ws", message("/graphql", "WEBSOCKET_TEXT", Some("mutation { set }")), FAILURE, "mutation {set}"),
+            ("graphql", Request { graphql: text("{ me }"), ..Request::default() }, SUCCESS, "POST /graphql {\"query\""),
+            ("graphql", Request { graphql: text("mutation { set }"), ..Request::default() }, FAILURE, "mutation {set}"),
+            (
+                "graphql",
+                Request { method: text("POST"), path: text("/graphql"), ..Request::default() },
+                UNDECIDED,
+                "--graphql",
+            ),
         ] {
             let host = format!("{host}.example.com");
             let (was, out, err) = asked_about(REQUESTS, &host, 443, None, request.clone(), false);

@@ -165,9 +165,17 @@ impl Lesson {
 
     fn end(self, command: &Command, granted: Option<&Policy>) -> Result<(), Failure> {
         let program = command.argv.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-        std::fs::write(&self.temporary, self.learner.policy(&program, granted))
+        let learned = self.learner.policy(&program, granted);
+        std::fs::write(&self.temporary, &learned)
             .and_then(|()| std::fs::rename(&self.temporary, &self.file))
-            .map_err(|error| Failure::setup(format!("--learn {}: {error}", self.file.display())))
+            .map_err(|error| Failure::setup(format!("--learn {}: {error}", self.file.display())))?;
+        // What was seen is written in any case: it cannot be had again for the asking.
+        let valid = Policy::parse(&learned, &self.file.display().to_string());
+        valid.map(drop).map_err(|error| {
+            Failure::setup(format!(
+                "--learn: what was learned is written, and is no policy before it is mended: {error}"
+            ))
+        })
     }
 }
 

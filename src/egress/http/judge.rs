@@ -200,11 +200,14 @@ pub(super) fn explain(refusal: request::Refusal, asked: &Asked, intent: &Intent,
     answer.policy = Some(refusal.policy.to_string());
     answer.rule = Some(shown(refusal.rule));
     answer.next_steps = refusal.next_steps;
+    // MCP and JSON-RPC send calls by POST; whoever sends anything else waits for no answer in their language.
+    let call = (matches!(refusal.protocol, "mcp" | "json-rpc") && asked.method == Method::POST).then_some(refusal.id);
     answer.request = Some(Box::new(Judged {
         layer: "l7",
         protocol: refusal.protocol,
         method: asked.method.to_string(),
         path: redacted(&asked.target),
+        call,
         rule_missing: refusal.rule_missing,
     }));
     answer

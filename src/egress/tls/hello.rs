@@ -86,6 +86,12 @@ impl Hello {
     }
 }
 
+/// Whether these are the first bytes of a TLS connection, be it one that can be served or not.
+#[must_use]
+pub fn begins_tls(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&HANDSHAKE)
+}
+
 /// Tells what the first bytes of a connection are. All that were received so far are to be passed each time.
 #[must_use]
 pub fn sniff(bytes: &[u8]) -> Sniff {

@@ -8,7 +8,7 @@
 
 use crate::policy::pattern::star_matches;
 
-use super::target;
+use super::target::{self, Doubt};
 
 /// Longest pattern. A path's own bound; longer ones could match nothing.
 pub(super) const MAX_PATTERN: usize = target::MAX_PATH_BYTES;
@@ -104,6 +104,15 @@ impl Glob {
 
     /// A pattern of paths, in any spelling that a request could have.
     pub(super) fn path(text: &str) -> Result<Self, GlobError> {
+        Self::path_with(text, Doubt::Refused)
+    }
+
+    /// The same where a path may have empty segments.
+    pub(super) fn ambiguous_path(text: &str) -> Result<Self, GlobError> {
+        Self::path_with(text, Doubt::Letters)
+    }
+
+    fn path_with(text: &str, doubt: Doubt) -> Result<Self, GlobError> {
         Self::check(text)?;
         if text == "**" || text == "/**" {
             return Ok(Self::every_path());
@@ -111,7 +120,7 @@ impl Glob {
         if !text.starts_with('/') {
             return Err(GlobError::Relative);
         }
-        let canonical = target::pattern(text).map_err(GlobError::Target)?;
+        let canonical = target::pattern(text, doubt).map_err(GlobError::Target)?;
         Self::of_segments(canonical, Shape::Path)
     }
 

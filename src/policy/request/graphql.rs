@@ -10,9 +10,10 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::json::folded;
+use super::near;
 use super::rules::{Access, Inspection, Operation, Protocol, Sense};
-use super::selection::{Outcome, Unclear, ask, quoted};
-use super::verdict::{RefusalKind, RulePart};
+use super::selection::{Outcome, Unclear, ask, missing, quoted};
+use super::verdict::{Refusal, RefusalKind, RulePart};
 
 /// Deepest nesting of a document. Servers stop far earlier, and the parser recurses.
 const MAX_DEPTH: usize = 128;
@@ -251,6 +252,15 @@ fn root_fields(
 }
 
 impl Called {
+    /// The refusal of what nothing allows.
+    pub(super) fn missing(&self, lead: &Inspection, endpoints: &[Arc<Inspection>]) -> Refusal {
+        let asked = self.to_string();
+        match near::operation(endpoints.iter().map(AsRef::as_ref), self) {
+            Some(near) => near.refuse(&asked),
+            None => missing(lead, &asked, Some(self.rule())),
+        }
+    }
+
     /// The rule that would allow it.
     pub(super) fn rule(&self) -> Value {
         let fields: Vec<&String> = self.fields.iter().flatten().collect();

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::graphql::{self, Called, NAMES, Wanted, misspelt};
 use super::json::{self, Folding};
 use super::pending::{Judged, Pending};
-use super::selection::{Outcome, Unclear, forbidden, missing, quoted};
+use super::selection::{Outcome, Unclear, forbidden, quoted};
 use super::target::Target;
 
 /// Most operations of one batch: each is parsed and judged by itself.
@@ -36,6 +36,7 @@ pub(super) fn judge_query(pending: &Pending, target: &Target<'_>) -> Judged {
 pub(super) fn in_query(target: &Target<'_>) -> Option<String> {
     target
         .pairs()
+        .chain(target.pairs_by_semicolons())
         .map(|(name, _)| name)
         .find(|name| NAMES.contains(&&**name) || misspelt(name).is_some())
         .map(|name| quoted(&name))
@@ -60,6 +61,9 @@ fn read(body: &[u8]) -> Result<Vec<Wanted>, Unclear> {
 }
 
 fn of_query(target: &Target<'_>) -> Result<Wanted, Unclear> {
+    if target.has_semicolons() {
+        return Err(Unclear::new("the query holds ';', which some servers read as '&'", "write it as %3B"));
+    }
     let mut object = Map::new();
     for (name, value) in target.pairs() {
         if let Some(name) = misspelt(&name) {
@@ -92,7 +96,7 @@ fn judge(pending: &Pending, all: &[Wanted]) -> Judged {
                 first.get_or_insert_with(|| (Arc::clone(by), part));
             }
             Outcome::Forbidden(by, rule) => return Err(Box::new(forbidden(by, rule, &asked))),
-            Outcome::Missing => return Err(Box::new(missing(&pending.lead, &asked, Some(called.rule())))),
+            Outcome::Missing => return Err(Box::new(called.missing(&pending.lead, &pending.endpoints))),
         }
     }
     first.ok_or_else(|| pending.unclear(Unclear::new("there is no operation", "send one")))

@@ -8,10 +8,11 @@ use crate::policy::decision::Decision;
 
 use super::graphql_http;
 use super::message::MessageRules;
+use super::near;
 use super::pending::Pending;
 use super::rules::{Access, BINARY, Inspection, Method, Protocol, Sense, TEXT};
 use super::selection::{Outcome, Unclear, ask, forbidden, missing, pass, quoted, refusal, settle};
-use super::target::Target;
+use super::target::{Target, TargetError};
 use super::verdict::{Judgement, Pass, Refusal, RulePart};
 
 /// What a request's head says, as far as the decision reads it.
@@ -47,24 +48,52 @@ impl Decision {
             let policy = self.policy.as_deref().unwrap_or_default().into();
             return Judgement::Pass(Pass { policy, rule: None, audited: None, messages: None });
         };
-        let target = match Target::parse(head.target) {
-            Ok(target) => target,
-            Err(error) => {
-                let (path, _) = head.target.split_once('?').unwrap_or((head.target, ""));
-                let asked = format!("{} {}", quoted(head.method), quoted(path));
-                return Judgement::Refuse(Unclear::new(error.to_string(), error.remedy()).refuse(first, &asked));
+        match Target::parse(head.target) {
+            Ok(target) => self.judge_as(head, &target, first),
+            Err(error) if error.is_ambiguous() => self.judge_ambiguous(head, &error, first),
+            Err(error) => unreadable_target(head, &error, error.remedy().to_owned(), first),
+        }
+    }
+
+    /// May this request pass, however its path is read? The readings of a path are few and must all pass.
+    fn judge_ambiguous(&self, head: &Head<'_>, error: &TargetError, first: &Arc<Inspection>) -> Judgement {
+        let open = self.inspections().find(|endpoint| endpoint.allow_ambiguous_paths);
+        let open = match (open, self.inspections().find(|endpoint| endpoint.protocol.has_ambiguous_paths())) {
+            // Of its messages none could be judged in all readings.
+            (Some(open), _) if !head.websocket => open,
+            (None, Some(could)) if !head.websocket => {
+                let remedy = format!("{}, or set allow_ambiguous_paths: true on {}", error.remedy(), could.place());
+                return unreadable_target(head, error, remedy, first);
             }
+            _ => return unreadable_target(head, error, error.remedy().to_owned(), first),
         };
+        let readings = match Target::readings(head.target) {
+            Ok(readings) => readings,
+            Err(error) => return unreadable_target(head, &error, error.remedy().to_owned(), open),
+        };
+        let mut decided: Option<Judgement> = None;
+        for target in &readings {
+            match (self.judge_as(head, target, first), &decided) {
+                (Judgement::Pass(pass), Some(Judgement::Pass(known)))
+                    if pass.audited.is_none() || known.audited.is_some() => {}
+                (pass @ Judgement::Pass(_), _) => decided = Some(pass),
+                (other, _) => return other,
+            }
+        }
+        decided.unwrap_or_else(|| unreadable_target(head, error, error.remedy().to_owned(), first))
+    }
+
+    fn judge_as(&self, head: &Head<'_>, target: &Target<'_>, first: &Arc<Inspection>) -> Judgement {
         let covering = || self.inspections().filter(|endpoint| endpoint.path.matches(&target.path));
         // What no endpoint covers is no endpoint's to audit, unless all of them do.
         let uncovered = || {
             let strictest = self.inspections().find(|endpoint| !endpoint.audit).unwrap_or(first);
-            settle(strictest, uncovered(strictest, &asked(head, &target)))
+            settle(strictest, uncovered(strictest, &asked(head, target)))
         };
         let Some(best) = covering().map(|endpoint| endpoint.path.specificity()).max() else { return uncovered() };
         let selected = covering().filter(move |endpoint| endpoint.path.specificity() == best);
         match selected.clone().next() {
-            Some(lead) => Request { head, target: &target, lead }.judge(selected),
+            Some(lead) => Request { head, target, lead }.judge(selected),
             None => uncovered(),
         }
     }
@@ -75,6 +104,13 @@ impl Decision {
             .filter_map(|(entry, index)| entry.endpoints.get(*index))
             .filter_map(|endpoint| endpoint.inspection.as_ref())
     }
+}
+
+/// The refusal of a target that cannot be judged.
+fn unreadable_target(head: &Head<'_>, error: &TargetError, remedy: String, by: &Inspection) -> Judgement {
+    let (path, _) = head.target.split_once('?').unwrap_or((head.target, ""));
+    let asked = format!("{} {}", quoted(head.method), quoted(path));
+    Judgement::Refuse(Unclear::new(error.to_string(), remedy).refuse(by, &asked))
 }
 
 /// Method and path, as a refusal quotes them. The query is left out: it may hold secrets.
@@ -110,6 +146,14 @@ impl Request<'_> {
         if target.encoded_slash && !selected.clone().all(|endpoint| endpoint.allow_encoded_slash) {
             let reason = "the path holds an escaped slash (%2F), which some servers read as '/'";
             let remedy = format!("write '/', or set allow_encoded_slash: true on {}", lead.place());
+            return self.unclear(Unclear::new(reason, remedy));
+        }
+        if target.ambiguous
+            && let Some(strict) = selected.clone().find(|endpoint| !endpoint.allow_ambiguous_paths)
+        {
+            let reason =
+                format!("the path can be read in more than one way, and as {} is refused", quoted(&target.path));
+            let remedy = format!("write it in one way, or set allow_ambiguous_paths: true on {}", strict.place());
             return self.unclear(Unclear::new(reason, remedy));
         }
         // Whoever may make every request of HTTP may also say whatever they like on a WebSocket.
@@ -171,10 +215,15 @@ impl Request<'_> {
     fn by_rules<'i>(&self, method: &str, selected: impl Iterator<Item = &'i Arc<Inspection>> + Clone) -> Judgement {
         let target = self.target;
         let outcome = ask(
-            selected,
+            selected.clone(),
             |endpoint| endpoint.deny.requests.find(Sense::Deny, method, target),
             |endpoint| allowed(endpoint, method, target),
         );
+        if let Outcome::Missing = outcome
+            && let Some(near) = near::request(selected.map(AsRef::as_ref), method, target)
+        {
+            return settle(self.lead, near.refuse(&self.asked()));
+        }
         // A method that no rule could name has none.
         let rule = || {
             Method::is_writable(method)

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::graphql::{self, Wanted};
 use super::head::allowed;
 use super::json::{self, Folding};
+use super::near;
 use super::rules::{BINARY, Inspection, Sense, TEXT};
 use super::selection::{Outcome, Unclear, ask, forbidden, missing, quoted};
 use super::target::Target;
@@ -55,6 +56,10 @@ impl MessageRules {
                 Outcome::Allowed(..) => Ok(()),
                 Outcome::Forbidden(by, rule) => Err(Box::new(forbidden(by, rule, &asked))),
                 Outcome::Missing => {
+                    let inspections = endpoints.iter().map(AsRef::as_ref);
+                    if let Some(near) = near::request(inspections, method, target) {
+                        return Err(Box::new(near.refuse(&asked)));
+                    }
                     let rule = json!({ "method": method, "path": &*target.path });
                     Err(Box::new(missing(lead, &asked, Some(rule))))
                 }
@@ -68,6 +73,12 @@ impl MessageRules {
     #[must_use]
     pub fn pass_everything(&self) -> bool {
         !self.graphql && self.text.is_ok() && self.binary.is_ok()
+    }
+
+    /// Whether text messages are read as GraphQL operations.
+    #[must_use]
+    pub fn read_graphql(&self) -> bool {
+        self.graphql
     }
 
     /// May this text message pass? `Ok(Some(…))` is one that only `enforcement: audit` lets through.
@@ -136,7 +147,7 @@ impl MessageRules {
         match graphql::judge(&self.endpoints, &called) {
             Outcome::Allowed(..) => Ok(()),
             Outcome::Forbidden(by, rule) => Err(Box::new(forbidden(by, rule, &called.to_string()))),
-            Outcome::Missing => Err(Box::new(missing(&self.lead, &called.to_string(), Some(called.rule())))),
+            Outcome::Missing => Err(Box::new(called.missing(&self.lead, &self.endpoints))),
         }
     }
 }

@@ -13,6 +13,7 @@ mod index;
 mod json;
 mod literal;
 mod message;
+mod near;
 mod pending;
 mod persisted;
 mod read;
@@ -24,10 +25,10 @@ mod target;
 mod verdict;
 
 pub use head::Head;
-pub use literal::literal;
+pub use literal::{Literal, literal};
 pub use message::MessageRules;
 pub use pending::Pending;
-pub use rules::{Inspection, Protocol};
+pub use rules::{BINARY as WEBSOCKET_BINARY, Inspection, Protocol, TEXT as WEBSOCKET_TEXT};
 pub use verdict::{Judgement, Pass, Refusal, RefusalKind, RuleName, RulePart};
 
 pub(super) use read::{FIELDS, Owner, inspection};

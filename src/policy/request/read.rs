@@ -12,6 +12,7 @@ use super::rules::{Access, DEFAULT_BODY_BYTES, Inspection, MAX_BODY_BYTES, Mcp, 
 /// Fields of an endpoint that are read here.
 pub(in crate::policy) const FIELDS: &[&str] = &[
     "access",
+    "allow_ambiguous_paths",
     "allow_encoded_slash",
     "deny_rules",
     "enforcement",
@@ -150,10 +151,14 @@ fn inspected(
         }
     }
     let path = fields.get("path").and_then(|node| pattern(reader, node, &join(at, "path"), Glob::path));
-    let allow_encoded_slash = fields
-        .get("allow_encoded_slash")
-        .and_then(|node| reader.boolean(node, &join(at, "allow_encoded_slash")))
-        .unwrap_or(false);
+    let mut leave =
+        |name: &str| fields.get(name).is_some_and(|node| reader.boolean(node, &join(at, name)).unwrap_or(false));
+    let allow_encoded_slash = leave("allow_encoded_slash");
+    let allow_ambiguous_paths = leave("allow_ambiguous_paths");
+    if let (Some((key, _)), false) = (fields.entry("allow_ambiguous_paths"), protocol.has_ambiguous_paths()) {
+        let message = format!("means nothing in '{spelled}', whose paths are names");
+        reader.note(key.place, &join(at, "allow_ambiguous_paths"), message, "remove the field");
+    }
     let mcp_known = ["max_body_bytes", "strict_tool_names", "allow_all_known_mcp_methods"];
     let mcp_options = options(reader, fields, at, "mcp", &mcp_known);
     let json_rpc_options = options(reader, fields, at, "json_rpc", &["max_body_bytes"]);
@@ -164,7 +169,7 @@ fn inspected(
     };
     let mcp = mcp(reader, mcp_options, &join(at, "mcp"));
     let access = fields.entry("access").and_then(|entry| access(reader, entry, at, protocol));
-    let list = List { protocol, mcp, allow_encoded_slash };
+    let list = List { protocol, mcp, allow_encoded_slash, allow_ambiguous_paths };
     let allow = fields.get("rules").map(|node| read_rule::rules(reader, node, &join(at, "rules"), list));
     let deny = fields.get("deny_rules").map(|node| read_rule::deny_rules(reader, node, &join(at, "deny_rules"), list));
     refuse_wrong_base(reader, fields, at, protocol, mcp);
@@ -175,6 +180,7 @@ fn inspected(
         path: path.unwrap_or_else(Glob::every_path),
         audit,
         allow_encoded_slash,
+        allow_ambiguous_paths,
         max_body_bytes,
         access,
         allow: allow.unwrap_or_default(),

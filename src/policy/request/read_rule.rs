@@ -33,6 +33,7 @@ pub(super) struct List {
     pub(super) protocol: Protocol,
     pub(super) mcp: Mcp,
     pub(super) allow_encoded_slash: bool,
+    pub(super) allow_ambiguous_paths: bool,
 }
 
 /// One rule, while it is read.
@@ -202,7 +203,8 @@ impl Written<'_, '_> {
 
     fn request(&mut self) -> Option<RequestRule> {
         let method = self.method();
-        let path = self.pattern("path", Glob::path);
+        let parse = if self.list.allow_ambiguous_paths { Glob::ambiguous_path } else { Glob::path };
+        let path = self.pattern("path", parse);
         let query = self.query();
         let path = self.required("path", path?, Glob::every_path(), "/v1/**")?;
         if path.as_str().contains("%2F") && !self.list.allow_encoded_slash {

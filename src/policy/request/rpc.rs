@@ -7,10 +7,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::json::{self, Folding, folded};
+use super::near;
 use super::pending::{Judged, Pending};
 use super::rules::{Access, Inspection, Protocol, RpcRule, RpcRules, Sense};
 use super::selection::{Outcome, Unclear, ask, forbidden, missing, quoted, refusal};
-use super::verdict::RulePart;
+use super::verdict::{Refusal, RulePart};
 
 /// Most calls of one batch: each is judged by itself.
 const MAX_BATCH: usize = 100;
@@ -57,17 +58,22 @@ enum Message<'v> {
     Response,
 }
 
-struct Call<'v> {
-    method: &'v str,
-    params: Option<&'v Value>,
+pub(super) struct Call<'v> {
+    pub(super) method: &'v str,
+    pub(super) params: Option<&'v Value>,
     /// Of MCP's `tools/call`.
-    tool: Option<&'v str>,
+    pub(super) tool: Option<&'v str>,
+}
+
+impl Call<'_> {
+    /// Whether a rule is about the tool that is called, if about any.
+    pub(super) fn is_for(&self, rule: &RpcRule) -> bool {
+        rule.tool.as_ref().is_none_or(|tool| self.tool.is_some_and(|name| tool.matches(name)))
+    }
 }
 
 /// Judges every message of a body: one denial denies all.
 pub(super) fn judge_body(pending: &Pending, body: &[u8]) -> Judged {
-    let mcp = pending.lead.protocol == Protocol::Mcp;
-    let strict = pending.lead.mcp.strict_tool_names;
     let messages = match json::parse(body, Folding::Everywhere) {
         Ok(Value::Array(items)) if items.is_empty() || items.len() > MAX_BATCH => {
             let reason = format!("the batch holds {} messages; expected 1 to {MAX_BATCH}", items.len());
@@ -80,8 +86,22 @@ pub(super) fn judge_body(pending: &Pending, body: &[u8]) -> Judged {
             return Err(pending.unclear(Unclear::new(format!("the body is not read: {error}"), remedy)));
         }
     };
+    judge_messages(pending, &messages).map_err(|refusal| match messages.as_slice() {
+        [one] => Box::new(Refusal { id: id(one), ..*refusal }),
+        _ => refusal,
+    })
+}
+
+/// What the answer to a message is known by.
+fn id(message: &Value) -> Value {
+    message.get("id").filter(|id| id.is_string() || id.is_number()).cloned().unwrap_or_default()
+}
+
+fn judge_messages(pending: &Pending, messages: &[Value]) -> Judged {
+    let mcp = pending.lead.protocol == Protocol::Mcp;
+    let strict = pending.lead.mcp.strict_tool_names;
     let mut first = None;
-    for message in &messages {
+    for message in messages {
         match read(message, mcp, strict).map_err(|unclear| pending.unclear(unclear))? {
             // What the server asked for, sampling and elicitation, is answered by a request of the client's.
             Message::Response if mcp => {
@@ -115,6 +135,9 @@ fn judge(pending: &Pending, call: &Call<'_>) -> Judged {
         Outcome::Allowed(by, part) => Ok((Arc::clone(by), part)),
         Outcome::Forbidden(by, rule) => Err(Box::new(forbidden(by, rule, &asked))),
         Outcome::Missing => {
+            if let Some(near) = near::call(pending.endpoints.iter().map(AsRef::as_ref), call) {
+                return Err(Box::new(near.refuse(&asked)));
+            }
             let rule = match call.tool {
                 Some(tool) => ("tool", tool),
                 None => ("method", call.method),
@@ -144,15 +167,21 @@ fn find(rules: &RpcRules, call: &Call<'_>, sense: Sense) -> Option<usize> {
 }
 
 fn speaks_of(rule: &RpcRule, call: &Call<'_>, sense: Sense) -> bool {
-    let tool = rule.tool.as_ref().is_none_or(|tool| call.tool.is_some_and(|name| tool.matches(name)));
-    tool && rule.params.iter().all(|(path, matcher)| {
-        let mut values = Vec::new();
-        let whole = call.params.is_some_and(|params| collect(params, path, sense, &mut values));
-        match sense {
-            Sense::Allow => whole && !values.is_empty() && values.iter().all(|value| matcher.matches(value)),
-            Sense::Deny => values.iter().any(|value| matcher.matches(value)),
-        }
-    })
+    call.is_for(rule)
+        && rule.params.iter().all(|(path, matcher)| {
+            let values = values_at(call.params, path, sense).unwrap_or_default();
+            match sense {
+                Sense::Allow => !values.is_empty() && values.iter().all(|value| matcher.matches(value)),
+                Sense::Deny => values.iter().any(|value| matcher.matches(value)),
+            }
+        })
+}
+
+/// The single values at `path`; `None` where there is nothing or something else, which an allow rule cannot be held against.
+pub(super) fn values_at<'v>(params: Option<&'v Value>, path: &[String], sense: Sense) -> Option<Vec<Cow<'v, str>>> {
+    let mut values = Vec::new();
+    let whole = params.is_some_and(|params| collect(params, path, sense, &mut values));
+    (whole || sense == Sense::Deny).then_some(values)
 }
 
 /// Largest whole number that JSON's readers agree on (RFC 8259 §6).

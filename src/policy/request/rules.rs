@@ -1,5 +1,6 @@
 //! What an endpoint says of requests, compiled.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -44,6 +45,11 @@ impl Protocol {
             Self::Grpc => "grpc",
         }
     }
+
+    /// Whether its paths are more than names, so that servers have a use for empty segments and parameters.
+    pub(super) fn has_ambiguous_paths(self) -> bool {
+        matches!(self, Self::Rest | Self::Websocket)
+    }
 }
 
 /// A preset of what passes.
@@ -87,10 +93,10 @@ impl Access {
 }
 
 /// Method by which rules name a WebSocket's text messages.
-pub(super) const TEXT: &str = "WEBSOCKET_TEXT";
+pub const TEXT: &str = "WEBSOCKET_TEXT";
 
 /// Method by which rules name a WebSocket's binary messages.
-pub(super) const BINARY: &str = "WEBSOCKET_BINARY";
+pub const BINARY: &str = "WEBSOCKET_BINARY";
 
 /// Kind of a GraphQL operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -122,6 +128,8 @@ pub struct Inspection {
     /// What breaks a rule passes all the same, and is told.
     pub(super) audit: bool,
     pub(super) allow_encoded_slash: bool,
+    /// Paths that can be read in more than one way are judged in each, rather than refused.
+    pub(super) allow_ambiguous_paths: bool,
     pub(super) max_body_bytes: usize,
     pub(super) access: Option<Access>,
     pub(super) allow: RuleSet,
@@ -176,11 +184,12 @@ impl Inspection {
 
     /// What endpoints that answer for the same requests must agree on, each with the name of its field. Which of them
     /// applied would otherwise depend on the order of a file.
-    pub(in crate::policy) fn class(&self) -> [(&'static str, usize); 7] {
+    pub(in crate::policy) fn class(&self) -> [(&'static str, usize); 8] {
         [
             ("protocol", self.protocol as usize),
             ("enforcement", usize::from(self.audit)),
             ("allow_encoded_slash", usize::from(self.allow_encoded_slash)),
+            ("allow_ambiguous_paths", usize::from(self.allow_ambiguous_paths)),
             ("max_body_bytes", self.max_body_bytes),
             ("mcp.strict_tool_names", usize::from(self.mcp.strict_tool_names)),
             ("mcp.allow_all_known_mcp_methods", usize::from(self.mcp.allow_all_known_methods)),
@@ -291,6 +300,13 @@ impl RequestRules {
         rules.into_iter().for_each(|rule| self.add(rule));
     }
 
+    /// A rule that speaks of the method and path, and asks for something of the query.
+    pub(super) fn near(&self, method: &str, target: &Target<'_>) -> Option<&RequestRule> {
+        let asks = |rule: &RequestRule| rule.method.matches(method) && !rule.query.is_empty();
+        let found = self.index.find(&target.path, &mut |at| self.rules.get(at).is_some_and(asks))?;
+        self.rules.get(found)
+    }
+
     /// The rule, by its index in the file, that speaks of the request.
     pub(super) fn find(&self, sense: Sense, method: &str, target: &Target<'_>) -> Option<usize> {
         let found = self.index.find(&target.path, &mut |at| {
@@ -302,10 +318,22 @@ impl RequestRules {
     }
 }
 
-/// Whether the query meets all conditions. A key that is not there meets none.
+/// Whether the query meets all conditions. A key that is not there meets none. Where servers could differ in what the
+/// query's pairs are, an allow rule must hold for either reading, and a deny rule for one.
 fn query_matches(conditions: &[(String, Matcher)], sense: Sense, target: &Target<'_>) -> bool {
+    let found = pairs_match(conditions, sense, || target.pairs());
+    if !target.has_semicolons() || found == (sense == Sense::Deny) {
+        return found;
+    }
+    pairs_match(conditions, sense, || target.pairs_by_semicolons())
+}
+
+fn pairs_match<'t, P>(conditions: &[(String, Matcher)], sense: Sense, pairs: impl Fn() -> P) -> bool
+where
+    P: Iterator<Item = (Cow<'t, str>, Cow<'t, str>)>,
+{
     conditions.iter().all(|(key, matcher)| {
-        let mut values = target.pairs().filter(|(found, _)| found == key).map(|(_, value)| value).peekable();
+        let mut values = pairs().filter(|(found, _)| found == key).map(|(_, value)| value).peekable();
         values.peek().is_some()
             && match sense {
                 Sense::Allow => values.all(|value| matcher.matches(&value)),

@@ -10,7 +10,7 @@ use super::rules::Inspection;
 use super::verdict::{Judgement, Pass, Refusal, RefusalKind, RuleName, RulePart};
 
 /// Longest part of a request that a refusal quotes. Enough to recognise it by; the rest is the sender's to fill.
-const QUOTED: usize = 200;
+pub(super) const QUOTED: usize = 200;
 
 /// What the endpoints say of a request.
 #[derive(Debug)]
@@ -65,6 +65,7 @@ impl Unclear {
             kind: self.kind,
             policy: Arc::clone(&by.policy),
             rule: asked.to_owned(),
+            id: Value::Null,
             detail,
             reason: self.reason,
             protocol: by.protocol.as_str(),
@@ -118,6 +119,7 @@ pub(super) fn refusal(
         kind: RefusalKind::Denied,
         policy: Arc::clone(&by.policy),
         rule: asked.to_owned(),
+        id: Value::Null,
         detail: format!("{asked} is not permitted by policy {}", by.policy),
         reason,
         protocol: by.protocol.as_str(),
@@ -150,7 +152,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// A value as YAML writes it in one line.
-fn flow(value: &Value) -> String {
+pub(super) fn flow(value: &Value) -> String {
     let list = |items: Vec<String>| items.join(", ");
     match value {
         Value::Object(entries) => {

@@ -22,6 +22,8 @@ pub(super) struct Target<'a> {
     pub(super) query: &'a str,
     /// The path holds an escaped `/`, which some read as a separator and some as a letter.
     pub(super) encoded_slash: bool,
+    /// It is one of several [readings](Target::readings).
+    pub(super) ambiguous: bool,
 }
 
 /// Why a target cannot be judged.
@@ -63,9 +65,17 @@ pub(super) enum TargetError {
     /// `/a;b/c`.
     #[error("it holds ';', after which some servers ignore the rest of a segment")]
     Parameters,
+    /// `//a`, whatever the endpoint says: RFC 3986 §4.2 has it name a host.
+    #[error("it begins with '//', after which some servers read a host")]
+    Network,
 }
 
 impl TargetError {
+    /// Whether the endpoint may give leave for it.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::DoubleSlash | Self::Parameters)
+    }
+
     /// What the sender can do.
     pub(super) fn remedy(&self) -> &'static str {
         match self {
@@ -77,7 +87,7 @@ impl TargetError {
             Self::Control(_) | Self::Twice(_) => "leave it out",
             Self::Utf8 => "escape the bytes of the UTF-8 form",
             Self::DotSegment(_) => "resolve the dot segments before sending",
-            Self::DoubleSlash => "write one '/'",
+            Self::DoubleSlash | Self::Network => "write one '/'",
             Self::Parameters => "write a literal ';' as %3B",
         }
     }
@@ -86,6 +96,27 @@ impl TargetError {
 impl<'a> Target<'a> {
     /// Reads a target as it was sent.
     pub(super) fn parse(raw: &'a str) -> Result<Self, TargetError> {
+        Self::read(raw, Doubt::Refused)
+    }
+
+    /// Every way in which servers are known to read a target with empty segments or parameters (`;`): with all of it as
+    /// letters, with slashes merged, without parameters, without both. Whatever is decided must hold for each.
+    pub(super) fn readings(raw: &'a str) -> Result<Vec<Self>, TargetError> {
+        let literal = Self { ambiguous: true, ..Self::read(raw, Doubt::Letters)? };
+        let (path, _) = raw.split_once('?').unwrap_or((raw, ""));
+        let stripped = without_parameters(path);
+        let mut readings = vec![literal];
+        for other in [merged(path), merged(&stripped), stripped] {
+            let (path, encoded_slash) = canonical(&other, Star::Literal, Doubt::Letters)?;
+            if readings.iter().all(|known| known.path != path) {
+                let path = path.into_owned().into();
+                readings.push(Self { path, query: readings[0].query, encoded_slash, ambiguous: true });
+            }
+        }
+        Ok(readings)
+    }
+
+    fn read(raw: &'a str, doubt: Doubt) -> Result<Self, TargetError> {
         let (path, query) = raw.split_once('?').unwrap_or((raw, ""));
         if path.len() > MAX_PATH_BYTES {
             return Err(TargetError::PathTooLong(path.len()));
@@ -96,13 +127,27 @@ impl<'a> Target<'a> {
         if let Some(c) = query.chars().find(|c| !matches!(c, '!'..='~') || *c == '#') {
             return Err(TargetError::Character(c));
         }
-        let (path, encoded_slash) = canonical(path, Star::Literal)?;
-        Ok(Self { path, query, encoded_slash })
+        let (path, encoded_slash) = canonical(path, Star::Literal, doubt)?;
+        Ok(Self { path, query, encoded_slash, ambiguous: false })
     }
 
     /// The pairs of the query, decoded, in order.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
-        self.query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        self.pairs_by(&['&'])
+    }
+
+    /// Whether servers could differ in what the pairs are.
+    pub(super) fn has_semicolons(&self) -> bool {
+        self.query.contains(';')
+    }
+
+    /// The pairs as servers see them for which `;` separates as well, which HTML 4.01 (appendix B.2.2) asked of them.
+    pub(super) fn pairs_by_semicolons(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
+        self.pairs_by(&['&', ';'])
+    }
+
+    fn pairs_by(&self, separators: &'static [char]) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
+        self.query.split(separators).filter(|pair| !pair.is_empty()).map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             (form_decoded(key), form_decoded(value))
         })
@@ -110,8 +155,33 @@ impl<'a> Target<'a> {
 }
 
 /// The canonical form of a pattern's path.
-pub(super) fn pattern(text: &str) -> Result<String, TargetError> {
-    canonical(text, Star::Wildcard).map(|(path, _)| path.into_owned())
+pub(super) fn pattern(text: &str, doubt: Doubt) -> Result<String, TargetError> {
+    canonical(text, Star::Wildcard, doubt).map(|(path, _)| path.into_owned())
+}
+
+/// A path with each run of slashes as one.
+fn merged(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for c in path.chars() {
+        if c != '/' || !out.ends_with('/') {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// A path without what follows `;` in its segments (RFC 3986 §3.3).
+fn without_parameters(path: &str) -> String {
+    let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+    segments.collect::<Vec<_>>().join("/")
+}
+
+/// What becomes of empty segments and `;`.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Doubt {
+    Refused,
+    /// They are letters like others, and `;` is `%3B`.
+    Letters,
 }
 
 /// What `*` is.
@@ -131,25 +201,25 @@ fn plain(byte: u8) -> bool {
 
 /// The canonical form of a path, and whether it holds an escaped slash. A path that is canonical already costs one pass
 /// and no allocation.
-fn canonical(path: &str, star: Star) -> Result<(Cow<'_, str>, bool), TargetError> {
+fn canonical(path: &str, star: Star, doubt: Doubt) -> Result<(Cow<'_, str>, bool), TargetError> {
     if !path.starts_with('/') {
         return Err(TargetError::Relative);
     }
     let stays = |byte: u8| plain(byte) || byte == b'/' || byte == b'*' && star == Star::Wildcard;
     let canonical = match path.bytes().position(|byte| !stays(byte)) {
         None => Cow::Borrowed(path),
-        Some(first) => Cow::Owned(rewritten(path, first, star)?),
+        Some(first) => Cow::Owned(rewritten(path, first, star, doubt)?),
     };
     if let Cow::Owned(rewritten) = &canonical {
         refuse_twice(rewritten)?;
     }
     let encoded_slash = matches!(&canonical, Cow::Owned(rewritten) if rewritten.contains("%2F"));
-    refuse_segments(&canonical, encoded_slash)?;
+    refuse_segments(&canonical, encoded_slash, doubt)?;
     Ok((canonical, encoded_slash))
 }
 
 /// Rewrites what does not stand for itself; the text before `first` does.
-fn rewritten(path: &str, first: usize, star: Star) -> Result<String, TargetError> {
+fn rewritten(path: &str, first: usize, star: Star, doubt: Doubt) -> Result<String, TargetError> {
     let mut out = String::with_capacity(path.len() + 8);
     out.push_str(&path[..first]);
     // What the escapes say, to be held against UTF-8 (RFC 3986 §2.5).
@@ -184,7 +254,7 @@ fn rewritten(path: &str, first: usize, star: Star) -> Result<String, TargetError
                 continue;
             }
             '\\' => return Err(TargetError::Backslash),
-            ';' => return Err(TargetError::Parameters),
+            ';' if doubt == Doubt::Refused => return Err(TargetError::Parameters),
             '!'..='~' if c != '#' => {
                 refuse_broken(&mut beyond_ascii)?;
                 u8::try_from(c).map_err(|_| TargetError::Character(c))?
@@ -233,12 +303,15 @@ fn refuse_broken(run: &mut Vec<u8>) -> Result<(), TargetError> {
 }
 
 /// Refuses empty segments and dot segments (RFC 3986 §5.2.4), whichever way an escaped slash is read.
-fn refuse_segments(path: &str, encoded_slash: bool) -> Result<(), TargetError> {
+fn refuse_segments(path: &str, encoded_slash: bool, doubt: Doubt) -> Result<(), TargetError> {
     let read_apart: Cow<'_, str> = if encoded_slash { path.replace("%2F", "/").into() } else { path.into() };
+    if doubt == Doubt::Letters && read_apart.starts_with("//") {
+        return Err(TargetError::Network);
+    }
     let mut segments = read_apart[1..].split('/').peekable();
     while let Some(segment) = segments.next() {
         match segment {
-            "" if segments.peek().is_some() => return Err(TargetError::DoubleSlash),
+            "" if doubt == Doubt::Refused && segments.peek().is_some() => return Err(TargetError::DoubleSlash),
             "." => return Err(TargetError::DotSegment(".")),
             ".." => return Err(TargetError::DotSegment("..")),
             // A server that strips parameters after decoding would be left with a dot segment.
@@ -397,8 +470,8 @@ mod tests {
 
     #[test]
     fn patterns_keep_their_wildcards() {
-        assert_eq!(pattern("/%72epos/*/x%2ay/**").unwrap(), "/repos/*/x%2Ay/**");
-        assert_eq!(pattern("/a/../b"), Err(TargetError::DotSegment("..")));
+        assert_eq!(pattern("/%72epos/*/x%2ay/**", Doubt::Refused).unwrap(), "/repos/*/x%2Ay/**");
+        assert_eq!(pattern("/a/../b", Doubt::Refused), Err(TargetError::DotSegment("..")));
     }
 
     proptest! {

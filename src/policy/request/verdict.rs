@@ -105,6 +105,8 @@ pub struct Refusal {
     pub detail: String,
     /// Why, in the words of what decided.
     pub reason: String,
+    /// Id of the JSON-RPC call that was refused; null where there is none, or not one (JSON-RPC 2.0 §5).
+    pub id: serde_json::Value,
     /// Protocol of the endpoint, as the policy spells it.
     pub protocol: &'static str,
     /// The rule that would allow it, and where it belongs: `{"place": …, "rule": {"allow": …}}`.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Request;
 use crate::policy::decision::Decision;
-use crate::policy::request::{Head, Judgement, Refusal};
+use crate::policy::request::{Head, Judgement, Pass, Refusal, WEBSOCKET_BINARY, WEBSOCKET_TEXT};
 
 /// What became of it.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) enum Verdict {
     /// It passes, and is told.
     Audited(Refusal),
     Denied(Refusal),
-    /// Its body decides, which the command line cannot give.
+    /// Its body decides, or what a message says, and neither was given.
     Body,
 }
 
@@ -39,6 +39,11 @@ impl Request {
     pub(super) fn ask(&self, decision: &Decision) -> Answer {
         let target = self.target(decision);
         let call = self.call();
+        if let Some(text) = self.message() {
+            let verdict = self.ask_of_message(decision, &target, text);
+            let word = if text { WEBSOCKET_TEXT } else { WEBSOCKET_BINARY };
+            return Answer { asked: format!("{word} on {target}"), assumed: self.path.is_none(), verdict };
+        }
         let method = match (&self.service, &call, &self.method) {
             (Some(_), _, _) | (_, Some(_), _) => "POST",
             (_, _, Some(method)) => method,
@@ -60,17 +65,42 @@ impl Request {
             Some(call) => format!("{method} {target} {call}"),
             None => format!("{method} {target}"),
         };
-        let verdict = match judgement {
-            Judgement::Pass(pass) => match (pass.audited, pass.rule) {
-                (Some(refusal), _) => Verdict::Audited(*refusal),
-                (None, Some(rule)) => Verdict::Allowed(format!("network_policies.{}.{rule}", pass.policy)),
-                (None, None) => Verdict::Allowed("no endpoint reads requests".to_owned()),
-            },
-            Judgement::Body { .. } => Verdict::Body,
-            Judgement::Refuse(refusal) => Verdict::Denied(refusal),
-        };
+        let verdict = of(judgement);
         let assumed = self.path.is_none() && self.service.is_none();
         Answer { asked, assumed, verdict }
+    }
+
+    /// Whether messages of a WebSocket are meant, and if so text ones.
+    fn message(&self) -> Option<bool> {
+        let method = self.method.as_ref()?;
+        let is = |word: &str| method.eq_ignore_ascii_case(word);
+        (is(WEBSOCKET_TEXT) || is(WEBSOCKET_BINARY)).then(|| is(WEBSOCKET_TEXT))
+    }
+
+    /// Opens the WebSocket, and asks about a message on it.
+    fn ask_of_message(&self, decision: &Decision, target: &str, text: bool) -> Verdict {
+        let messages = match decision.judge(&Head { method: "GET", target, websocket: true, ..Head::default() }) {
+            Judgement::Pass(Pass { audited: None, messages: Some(messages), .. }) => messages,
+            // Where it does not open, or its messages are not read, that is the answer.
+            other => return of(other),
+        };
+        let judged = match (text, &self.graphql) {
+            (true, None) if messages.read_graphql() => return Verdict::Body,
+            (true, Some(document)) => {
+                let message = json!({ "id": "1", "type": "subscribe", "payload": { "query": document } });
+                messages.judge_text(&message.to_string())
+            }
+            (true, None) => messages.judge_text(""),
+            (false, _) => messages.judge_binary(&[]),
+        };
+        match judged {
+            Ok(None) => Verdict::Allowed(format!(
+                "the WebSocket opens, and {} passes",
+                if text { WEBSOCKET_TEXT } else { WEBSOCKET_BINARY }
+            )),
+            Ok(Some(refusal)) => Verdict::Audited(*refusal),
+            Err(refusal) => Verdict::Denied(*refusal),
+        }
     }
 
     fn target(&self, decision: &Decision) -> String {
@@ -93,17 +123,22 @@ impl Request {
         target
     }
 
-    /// Where calls go, unless the command line says so: to the one path that the endpoints answer for.
+    /// Where calls and messages go, unless the command line says so: to the one path that the endpoints answer for.
     fn only_path(&self, decision: &Decision) -> Option<String> {
-        self.call()?;
+        if self.call().is_none() && self.message().is_none() {
+            return None;
+        }
         let endpoints = decision.endpoints.iter().filter_map(|(entry, index)| entry.endpoints.get(*index));
         let mut paths = endpoints.filter_map(|endpoint| endpoint.inspection.as_ref()?.only_path());
         let first = paths.next()?;
         paths.all(|other| other == first).then(|| first.to_owned())
     }
 
-    /// The body of a call.
+    /// The body of a call, or of an operation.
     fn call(&self) -> Option<Value> {
+        if let Some(document) = &self.graphql {
+            return Some(json!({ "query": document }));
+        }
         let method = match (&self.rpc, &self.tool) {
             (None, None) => return None,
             (Some(method), _) => method,
@@ -114,6 +149,19 @@ impl Request {
             call["params"] = json!({ "name": tool });
         }
         Some(call)
+    }
+}
+
+/// What a judgement comes to.
+fn of(judgement: Judgement) -> Verdict {
+    match judgement {
+        Judgement::Pass(pass) => match (pass.audited, pass.rule) {
+            (Some(refusal), _) => Verdict::Audited(*refusal),
+            (None, Some(rule)) => Verdict::Allowed(format!("network_policies.{}.{rule}", pass.policy)),
+            (None, None) => Verdict::Allowed("no endpoint reads requests".to_owned()),
+        },
+        Judgement::Body { .. } => Verdict::Body,
+        Judgement::Refuse(refusal) => Verdict::Denied(refusal),
     }
 }
 
@@ -134,6 +182,11 @@ impl Answer {
         matches!(self.verdict, Verdict::Allowed(_) | Verdict::Audited(_))
     }
 
+    /// Whether nobody can say before more is given.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.verdict, Verdict::Body)
+    }
+
     /// Lines for a reader.
     pub(super) fn in_words(&self) -> Vec<String> {
         let mut lines = vec![format!("request: {}", self.asked)];
@@ -143,7 +196,7 @@ impl Answer {
                 return lines;
             }
             Verdict::Body => {
-                lines.push("request undecided: its body decides; give --rpc or --tool for a call".to_owned());
+                lines.push("request undecided: its body decides; give --rpc, --tool or --graphql".to_owned());
                 return lines;
             }
             Verdict::Audited(refusal) => {

@@ -95,6 +95,54 @@ fn graphql_rules_look_at_root_fields_through_fragments() {
 }
 
 #[test]
+fn a_refusal_for_a_name_or_a_parameter_names_the_matcher_and_suggests_no_less() {
+    let rules = "rules: [{allow: {operation_type: mutation, operation_name: 'Save*', fields: [save]}}]";
+    let decision = decision(&format!("protocol: graphql, {rules}"));
+    let refusal = denied(post(&decision, "/", &document("mutation Other { save }")));
+    let expected = "rules[0] allows mutation Other {save} only with operation_name: \"Save*\"";
+    assert!(refusal.reason.ends_with(expected), "{refusal:?}");
+    let missing = json!({"operation_type": "mutation", "operation_name": "Other", "fields": ["save"]});
+    assert_eq!(refusal.rule_missing.unwrap()["rule"]["allow"], missing);
+    assert_eq!(denied(post(&decision, "/", &document("mutation { save }"))).rule_missing, None);
+
+    let rule = "{allow: {tool: read_note, params: {arguments.name: 'public-*'}}}";
+    let decision = super::decision(&format!("protocol: mcp, rules: [{rule}]"));
+    passes(post(&decision, "/", &tool("read_note", json!({"name": "public-a"}))));
+    let refusal = denied(post(&decision, "/", &tool("read_note", json!({"name": "mine"}))));
+    let expected = "rules[0] allows tools/call read_note only with params: {arguments.name: \"public-*\"}";
+    assert!(refusal.reason.ends_with(expected), "{refusal:?}");
+    let missing = json!({"tool": "read_note", "params": {"arguments.name": "mine"}});
+    assert_eq!(refusal.rule_missing.unwrap()["rule"]["allow"], missing);
+    let mended = "{allow: {tool: read_note, params: {arguments.name: mine}}}";
+    let mended = super::decision(&format!("protocol: mcp, rules: [{rule}, {mended}]"));
+    passes(post(&mended, "/", &tool("read_note", json!({"name": "mine"}))));
+    denied(post(&mended, "/", &tool("read_note", json!({"name": "yours"}))));
+    for arguments in [json!({}), json!({"name": {}}), json!({"name": "a*"}), json!({"name": "npm_0123456789abcdef"})] {
+        assert_eq!(denied(post(&decision, "/", &tool("read_note", arguments))).rule_missing, None);
+    }
+    // Control: another tool is missing as a whole.
+    let missing = denied(post(&decision, "/", &tool("delete", json!({"name": "mine"})))).rule_missing.unwrap();
+    assert_eq!(missing["rule"]["allow"], json!({"tool": "delete"}));
+}
+
+#[test]
+fn a_refused_call_is_known_by_its_id() {
+    let decision = decision("protocol: json-rpc, rules: [{allow: {method: ok}}]");
+    let refused = |body: &str| refused(post(&decision, "/", body)).id;
+    assert_eq!(refused(r#"{"jsonrpc": "2.0", "id": 7, "method": "no"}"#), 7);
+    assert_eq!(refused(r#"{"jsonrpc": "2.0", "id": "a", "method": "no"}"#), "a");
+    // Malformed, and known all the same.
+    assert_eq!(refused(r#"{"jsonrpc": "1.0", "id": 7, "method": "ok"}"#), 7);
+    for nobody in
+        [r#"{"jsonrpc": "2.0", "method": "no"}"#, r#"{"jsonrpc": "2.0", "id": [1], "method": "ok"}"#, "no", "[]"]
+    {
+        assert_eq!(refused(nobody), Value::Null, "{nobody}");
+    }
+    let batch = r#"[{"jsonrpc": "2.0", "id": 1, "method": "no"}, {"jsonrpc": "2.0", "id": 2, "method": "ok"}]"#;
+    assert_eq!(refused(batch), Value::Null);
+}
+
+#[test]
 fn graphql_that_cannot_be_judged_is_refused() {
     let decision = decision("protocol: graphql, access: full, enforcement: audit");
     for body in [

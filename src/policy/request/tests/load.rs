@@ -36,6 +36,7 @@ fn fields_about_requests_need_a_protocol() {
         "access: read-only",
         "rules: [{allow: {method: GET, path: /x}}]",
         "deny_rules: [{method: GET}]",
+        "allow_ambiguous_paths: true",
         "allow_encoded_slash: true",
         "enforcement: audit",
     ] {
@@ -178,6 +179,10 @@ fn rules_say_what_their_protocol_has() {
         takes(&format!("protocol: {protocol}, rules: [{{allow: {{{allow}}}}}]"));
     }
     takes("protocol: rest, allow_encoded_slash: true, rules: [{allow: {method: GET, path: /a%2fb}}]");
+    takes("protocol: rest, allow_ambiguous_paths: true, rules: [{allow: {method: GET, path: /a//b}}]");
+    refuses("protocol: rest, rules: [{allow: {method: GET, path: /a//b}}]", "empty segment");
+    takes("protocol: websocket, allow_ambiguous_paths: true, access: full");
+    refuses("protocol: mcp, allow_ambiguous_paths: true, access: full", "means nothing in 'mcp'");
 }
 
 #[test]
@@ -228,6 +233,7 @@ fn endpoints_for_the_same_requests_must_agree() {
         (rest, "protocol: websocket, access: full", "protocol"),
         (rest, "protocol: rest, access: full, enforcement: audit", "enforcement"),
         (rest, "protocol: rest, access: full, allow_encoded_slash: true", "allow_encoded_slash"),
+        (rest, "protocol: rest, access: full, allow_ambiguous_paths: true", "allow_ambiguous_paths"),
         (rest, "tls: auto", "protocol"),
         (rest, "tls: skip", "tls"),
         (
