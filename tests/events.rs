@@ -96,7 +96,7 @@ fn a_connection_that_floods_is_ended_and_told() {
         ("reset", "goaway 11", "ENHANCE_YOUR_CALM"),
         ("continuation", "goaway 11", "ENHANCE_YOUR_CALM"),
         ("window", "goaway 3", "FLOW_CONTROL_ERROR"),
-        ("table", "goaway 9", "COMPRESSION_ERROR"),
+        ("table", "goaway 1", "PROTOCOL_ERROR"),
         // Control.
         ("nothing", "status 200", ""),
     ] {
