@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use crate::clients::{CURL, PYTHON, Policy, Site};
 use crate::origins::{self, Origin};
 use crate::world::{World, eventually};
 
@@ -48,6 +49,71 @@ fn events_are_ocsf_one_object_a_line() {
     );
     assert!(of(4002).any(|event| event.to_string().contains("/secret")), "{text}");
     assert!(text.contains("/usr/bin/curl") && text.contains("test-sandbox"), "{text}");
+}
+
+#[test]
+fn what_was_asked_inside_tls_is_recorded_as_https() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let _origins = [site.origin("web.py", 443, &[]), site.origin_at("[::]:80", None, "web.py", &[])];
+    let endpoint = |port: u16| format!("{{host: api.example.com, port: {port}, protocol: rest, access: read-only}}");
+    let policy = Policy::new(&[CURL], &[&endpoint(443), &endpoint(80)]);
+    let file = world.directory().join("events.jsonl");
+    let ask = |flag: &str, url: &str| format!("curl -sS {flag} -o /dev/null -X DELETE {url}; curl -sS {flag} {url};");
+    let script =
+        ask("--http1.1", "'https://api.example.com/a?b=1'") + &ask("--http2", "'https://api.example.com/c?d=2'");
+    let script = script + &ask("", "http://api.example.com/e");
+    site.sandbox(&policy).arg("--events").arg(&file).shell(&script).output().expect(0);
+    let text = std::fs::read_to_string(&file).expect("events");
+    let events = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    let mut urls: Vec<String> = events
+        .filter(|event| event["class_uid"] == 4002)
+        .map(|event| {
+            let url = &event["http_request"]["url"];
+            let part = |key: &str| url[key].as_str().unwrap_or("none").to_owned();
+            let disposition = &event["disposition"];
+            format!("{disposition} {} {} {} {}", part("scheme"), url["port"], part("path"), part("query_string"))
+        })
+        .collect();
+    urls.sort();
+    let expected = ["443 /a b=1", "443 /c d=2", "80 /e none"].map(|rest| {
+        let scheme = if rest.starts_with("443") { "https" } else { "http" };
+        ["Allowed", "Blocked"].map(|disposition| format!("\"{disposition}\" {scheme} {rest}"))
+    });
+    let mut expected = expected.concat();
+    expected.sort();
+    assert_eq!(urls, expected, "{text}");
+}
+
+#[test]
+fn a_connection_that_floods_is_ended_and_told() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let _origin = site.origin("web.py", 443, &[]);
+    let policy = Policy::full(&[PYTHON], "api.example.com", 443, "rest");
+    // What is sent, what it is answered, and what people are told.
+    for (kind, answer, told) in [
+        ("reset", "goaway 11", "ENHANCE_YOUR_CALM"),
+        ("continuation", "goaway 11", "ENHANCE_YOUR_CALM"),
+        ("window", "goaway 3", "FLOW_CONTROL_ERROR"),
+        ("table", "goaway 1", "PROTOCOL_ERROR"),
+        // Control.
+        ("nothing", "status 200", ""),
+    ] {
+        let file = world.directory().join(format!("{kind}.jsonl"));
+        let script = format!("$PYTHON $CLIENTS/http2_flood.py https://api.example.com/ {kind}");
+        let outcome = site.sandbox(&policy).arg("--events").arg(&file).shell(&script).output().expect(0);
+        assert_eq!(outcome.stdout.trim(), answer, "{kind}: {outcome:?}");
+        let events = std::fs::read_to_string(&file).expect("events");
+        let refused: Vec<&str> = events.lines().filter(|line| line.contains("HTTP/2 connection was ended")).collect();
+        let lines: Vec<&str> =
+            outcome.stderr.lines().filter(|line| line.contains("HTTP/2 connection was ended")).collect();
+        let expected = usize::from(!told.is_empty());
+        assert_eq!((refused.len(), lines.len()), (expected, expected), "{kind}: {outcome:?} {events}");
+        for said in refused.into_iter().chain(lines) {
+            assert!(said.contains(told) && said.contains("api.example.com") && said.contains("python3"), "{said}");
+        }
+    }
 }
 
 #[test]

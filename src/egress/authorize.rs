@@ -97,8 +97,13 @@ impl Client {
     }
 
     /// The owner, if it has been found already.
+    pub(super) fn found_owner(&self) -> Option<Owner> {
+        self.found().clone()
+    }
+
+    /// The same for events, where nobody in particular stands for one who was not looked for.
     pub(super) fn known_owner(&self) -> Owner {
-        self.found().clone().unwrap_or(Owner::Anyone)
+        self.found_owner().unwrap_or(Owner::Anyone)
     }
 
     /// Finds an owner of the connection.

@@ -84,6 +84,20 @@ impl Kind {
         }
     }
 
+    /// Whether it is the request that is refused, by what it says: not its connection, and not for what became of it.
+    pub(super) fn is_about_request(self) -> bool {
+        matches!(
+            self,
+            Self::PolicyDenied
+                | Self::InvalidRequest
+                | Self::HeadTooLarge
+                | Self::RequestTimeout
+                | Self::AuthorityMismatch
+                | Self::UnsupportedProtocol
+                | Self::BodyTooLarge
+        )
+    }
+
     /// Status code.
     pub(super) fn status(self) -> u16 {
         self.parts().1
@@ -110,17 +124,18 @@ pub(super) struct Refusal {
     pub via: Option<Arc<Via>>,
     /// What the reader can do.
     pub next_steps: Vec<String>,
-    /// The request that was refused, where rules judged it.
+    /// The request that was refused, where it was that and not its connection.
     pub request: Option<Box<Judged>>,
 }
 
-/// A request as the rules of its endpoint saw it.
+/// A request as the rules of its endpoint saw it, or would have seen it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Judged {
     /// Always `l7`: the connection was allowed, the request was not.
     pub layer: &'static str,
-    /// The endpoint's protocol.
-    pub protocol: &'static str,
+    /// The endpoint's protocol, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<&'static str>,
     /// Method, as sent.
     pub method: String,
     /// Path, with what looks like a credential left out.

@@ -117,10 +117,14 @@ async fn sniff(mut client: Transport, ahead: &mut Vec<u8>, proxy: &Proxy) -> Res
     };
     // Who learns cannot know beforehand which servers speak first.
     let patience = if proxy.learner.is_some() { limits::LEARN_TIME } else { proxy.patience.head };
-    match timeout(patience, reading).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(refuse("says nothing, as with protocols in which the server speaks first")),
-    }
+    let outcome = timeout(patience, reading).await;
+    outcome.unwrap_or_else(|_| {
+        Err(refuse(if ahead.is_empty() {
+            "says nothing, as with protocols in which the server speaks first"
+        } else {
+            "began its first message and did not end it in time"
+        }))
+    })
 }
 
 /// What is neither TLS nor HTTP passes while a policy is learned, and is written down as such.

@@ -15,7 +15,7 @@ use super::intent::Intent;
 use super::parent::{self, Leg};
 use super::splice::{self, Traffic};
 use super::{Proxy, dial, limits};
-use crate::event::{Disposition, Event, NetworkActivity, Stage, Via};
+use crate::event::{Disposition, Event, HttpRequestFacts, NetworkActivity, Stage, Via};
 
 /// Two connections that belong together, and why they may.
 pub(super) struct Tunnel {
@@ -78,15 +78,28 @@ impl Permission {
 
     /// Records that the permission ended.
     pub(super) fn record_revoked(&self, proxy: &Proxy, reason: String) {
-        self.record(proxy, Disposition::Denied, Stage::Reload, reason);
+        self.record(proxy, Disposition::Denied, Stage::Reload, reason, None);
     }
 
-    /// Records what became of a message on a connection that is open.
-    pub(super) fn record_message(&self, proxy: &Proxy, disposition: Disposition, reason: &str) {
-        self.record(proxy, disposition, Stage::Request, reason.to_owned());
+    /// Records what became of a message on the connection that `request` opened.
+    pub(super) fn record_message(
+        &self,
+        proxy: &Proxy,
+        disposition: Disposition,
+        reason: &str,
+        request: HttpRequestFacts,
+    ) {
+        self.record(proxy, disposition, Stage::Request, reason.to_owned(), Some(request));
     }
 
-    fn record(&self, proxy: &Proxy, disposition: Disposition, stage: Stage, reason: String) {
+    fn record(
+        &self,
+        proxy: &Proxy,
+        disposition: Disposition,
+        stage: Stage,
+        reason: String,
+        http: Option<HttpRequestFacts>,
+    ) {
         proxy.events.emit(Event::Network(NetworkActivity {
             disposition,
             stage,
@@ -99,7 +112,7 @@ impl Permission {
             policy: self.permit.decision.policy.clone(),
             reason: Some(reason),
             count: 1,
-            http: None,
+            http,
         }));
     }
 }

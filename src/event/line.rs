@@ -239,7 +239,8 @@ mod tests {
         activity.stage = Stage::Forward;
         activity.policy = Some("github".into());
         activity.reason = None;
-        activity.http = Some(HttpRequestFacts { method: "GET".into(), path: "/a".into(), status: Some(200) });
+        activity.http =
+            Some(HttpRequestFacts { method: "GET".into(), path: "/a".into(), secure: false, status: Some(200) });
         assert_eq!(
             sentence(&Event::Network(activity)),
             "allowed GET api.example.com:443/a by policy github (/usr/bin/curl, pid 7)"

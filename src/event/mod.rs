@@ -151,6 +151,8 @@ pub struct HttpRequestFacts {
     pub method: String,
     /// Path and query, with placeholders for what looks like a credential ([`redact`]).
     pub path: String,
+    /// It came in TLS.
+    pub secure: bool,
     /// Status answered, where one was.
     pub status: Option<u16>,
 }

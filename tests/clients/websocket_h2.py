@@ -119,4 +119,5 @@ def main(url):
     print("reached 1000")
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -11,6 +11,8 @@ use super::Session;
 use super::leg::Kept;
 use crate::egress::Proxy;
 use crate::egress::tunnel::Permission;
+use crate::event::HttpRequestFacts;
+use crate::event::redact::redacted;
 use crate::policy::request::{Head, Judgement};
 
 /// What a request asked for, as far as rules look at heads.
@@ -147,6 +149,13 @@ impl Opened {
     pub(super) fn new(session: Arc<Session>, exchange: Arc<Exchange>) -> Self {
         session.exchanges.0.lock().unwrap_or_else(PoisonError::into_inner).push(exchange.clone());
         Self { session, exchange }
+    }
+
+    /// The request that began it, for events about what follows.
+    pub(super) fn request(&self) -> HttpRequestFacts {
+        let Asked { method, target, .. } = &*self.exchange.asked;
+        let secure = self.session.is_secure();
+        HttpRequestFacts { method: method.to_string(), path: redacted(target), secure, status: None }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use hyper::body::Body;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Request, Uri, Version};
+use hyper::{Method, Request, StatusCode, Uri, Version};
 
 use crate::egress::denial::{Kind, Refusal};
 use crate::egress::intent::Intent;
@@ -105,6 +105,50 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     for name in &HOP_BY_HOP {
         headers.remove(name);
     }
+}
+
+/// Leaves a response one way to say how long its body is, in words that both versions of HTTP take: what it says by
+/// Transfer-Encoding stays on the origin's hop, and Content-Length would be believed in its stead.
+///
+/// # Errors
+/// What cannot be passed on as it was meant.
+pub(super) fn frame(status: StatusCode, headers: &mut HeaderMap) -> Result<(), &'static str> {
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        // The chunks are what counts (RFC 9112 §6.3, number 3).
+        headers.remove(header::CONTENT_LENGTH);
+        let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+        let chunked = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+        // Another coding would be lost with the field that names it, and the body be taken for what it is not.
+        return match (codings.next(), codings.next()) {
+            (Some(coding), None) if chunked(coding) => Ok(()),
+            _ => Err("has a Transfer-Encoding other than \"chunked\", which is not undone here"),
+        };
+    }
+    if status == StatusCode::NO_CONTENT || status.is_informational() {
+        // RFC 9110 §8.6 has none there, and some clients of HTTP/2 wait for what it promises.
+        headers.remove(header::CONTENT_LENGTH);
+        return Ok(());
+    }
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let single = |length: &HeaderValue| !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit);
+    match (lengths.next(), lengths.next()) {
+        (None, _) => return Ok(()),
+        (Some(length), None) if single(length) => return Ok(()),
+        _ => {}
+    }
+    // One number, said several times (RFC 9110 §8.6).
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter().flat_map(|length| {
+        length.as_bytes().split(|&byte| byte == b',').map(|digits| std::str::from_utf8(digits.trim_ascii()))
+    });
+    let first = lengths.next().and_then(Result::ok).unwrap_or_default();
+    let same = !first.is_empty()
+        && first.bytes().all(|byte| byte.is_ascii_digit())
+        && lengths.all(|length| length.is_ok_and(|length| length == first));
+    let Some(length) = same.then(|| HeaderValue::from_str(first).ok()).flatten() else {
+        return Err("has a Content-Length that is not one number");
+    };
+    headers.insert(header::CONTENT_LENGTH, length);
+    Ok(())
 }
 
 /// Fields that no trailer may carry (RFC 9110 §6.5.1): what frames, routes, authenticates or says what a body is has

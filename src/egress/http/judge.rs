@@ -14,9 +14,10 @@ use super::fields::Wish;
 use super::{Body, Inside, Scope, Session};
 use crate::egress::authorize::{Owner, Permit};
 use crate::egress::denial::{Judged, Kind, Refusal};
-use crate::egress::forward;
+use crate::egress::head::HeadError;
 use crate::egress::intent::Intent;
 use crate::egress::learn::Manner;
+use crate::egress::{forward, limits};
 use crate::event::redact::redacted;
 use crate::policy::request::{self, Judgement, Pass, RefusalKind};
 
@@ -34,6 +35,14 @@ const OVERRIDES: [HeaderName; 5] = [
 /// # Errors
 /// It names no destination, or another than the tunnel that it came through.
 pub(super) fn destination(scope: &Scope, request: &Request<Body>) -> Result<Intent, Refusal> {
+    if request.version() == Version::HTTP_2 && request.headers().len() > limits::HEAD_FIELDS {
+        // HTTP/1 counts them at the gate. One cookie may come in any number of pieces (RFC 9113 §8.2.3).
+        let crumbs = request.headers().get_all(header::COOKIE).iter().count();
+        if request.headers().len() - crumbs.saturating_sub(1) > limits::HEAD_FIELDS {
+            let error = HeadError::TooManyFields;
+            return Err(Refusal::new(error.kind(), error.to_string()));
+        }
+    }
     match scope {
         Scope::Refused(refusal) => Err(refusal.clone()),
         Scope::Forward => forward::read(request),
@@ -66,7 +75,13 @@ fn names(request: &Request<Body>, inside: &Inside) -> Result<(), Refusal> {
     if let Some(scheme) = uri.scheme_str()
         && !scheme.eq_ignore_ascii_case(wanted_scheme)
     {
-        return Err(mismatch("the target", &format!("a {scheme} resource")));
+        let detail =
+            format!("the target's scheme is {scheme}, but what is asked of {intent} here goes by {wanted_scheme}");
+        return Err(Refusal::new(Kind::AuthorityMismatch, detail).about(intent).advising(if secure {
+            "ask for it by https, or send what is http to the sandbox's proxy outside this tunnel"
+        } else {
+            "speak TLS inside the tunnel and ask for it by https there"
+        }));
     }
     let mut named = false;
     let host = request.headers().get(header::HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
@@ -133,7 +148,11 @@ pub(super) async fn request(
         Judgement::Pass(pass) => (pass, body),
         Judgement::Refuse(refusal) => return Err(refused(refusal)),
         Judgement::Body { limit, then } => {
-            let (bytes, trailers) = gather(session, body, limit).await.map_err(|refusal| refusal.about(intent))?;
+            let (bytes, trailers) = match gather(session, body, limit).await {
+                Ok(whole) => whole,
+                Err(Ungathered::TooLarge) => return Err(refused(then.too_large())),
+                Err(Ungathered::Broken(refusal)) => return Err(refusal.about(intent)),
+            };
             match then.judge(&bytes) {
                 Judgement::Pass(pass) => (pass, Body::whole(bytes, trailers)),
                 Judgement::Refuse(refusal) => return Err(refused(refusal)),
@@ -149,18 +168,19 @@ pub(super) async fn request(
     Ok((asked, pass, Request::from_parts(parts, body)))
 }
 
+/// Why there is no body to judge.
+enum Ungathered {
+    TooLarge,
+    /// It never ended.
+    Broken(Refusal),
+}
+
 /// Reads a whole body that has to be judged.
-async fn gather(session: &Session, mut body: Body, limit: usize) -> Result<(Bytes, Option<HeaderMap>), Refusal> {
-    let too_large = || {
-        Refusal::new(
-            Kind::BodyTooLarge,
-            format!("the endpoint's rules read bodies, and this one is larger than {limit} bytes"),
-        )
-        .advising("send less at once, or raise the endpoint's max_body_bytes")
-    };
+async fn gather(session: &Session, mut body: Body, limit: usize) -> Result<(Bytes, Option<HeaderMap>), Ungathered> {
     if body.size_hint().lower() > limit as u64 {
-        return Err(too_large());
+        return Err(Ungathered::TooLarge);
     }
+    let broken = |kind, detail: String| Ungathered::Broken(Refusal::new(kind, detail));
     let mut bytes = BytesMut::new();
     let mut trailers = None;
     loop {
@@ -170,15 +190,44 @@ async fn gather(session: &Session, mut body: Body, limit: usize) -> Result<(Byte
             Ok(Some(Err(error))) => {
                 let fault = session.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
                 let detail = fault.unwrap_or_else(|| format!("the request body broke off: {error}"));
-                return Err(Refusal::new(Kind::InvalidRequest, detail));
+                return Err(broken(Kind::InvalidRequest, detail));
             }
-            Err(_) => return Err(Refusal::new(Kind::RequestTimeout, "nothing came of the request body for too long")),
+            Err(_) => {
+                return Err(broken(Kind::RequestTimeout, "nothing came of the request body for too long".to_owned()));
+            }
         };
         match frame.into_data() {
-            Ok(data) if bytes.len() + data.len() > limit => return Err(too_large()),
+            Ok(data) if bytes.len() + data.len() > limit => return Err(Ungathered::TooLarge),
             Ok(data) => bytes.extend_from_slice(&data),
             Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
         }
+    }
+}
+
+/// Fills in what a refusal leaves open, so that whoever reads it knows whom, what and which entry it is about, whoever
+/// refused: `request` is the method and target, where they could be read. Asked only when something has been refused.
+pub(super) fn complete(session: &Session, refusal: &mut Refusal, request: Option<(&Method, &str)>) {
+    // Whoever was not looked for is told nothing of policies.
+    let Some(owner) = session.client.found_owner() else { return };
+    if let (None, Scope::Tunnel(inside)) = (&refusal.intent, &session.scope) {
+        refusal.intent = Some(inside.intent.clone());
+    }
+    if refusal.binary.is_none() {
+        refusal.binary = owner.binary();
+    }
+    let Some(intent) = &refusal.intent else { return };
+    let Ok(permit) = session.proxy.decide(&owner, intent) else { return };
+    if refusal.policy.is_none() {
+        refusal.policy.clone_from(&permit.decision.policy);
+    }
+    if let (None, true, Some((method, target))) = (&refusal.request, refusal.kind.is_about_request(), request) {
+        refusal.request = Some(Box::new(Judged {
+            layer: "l7",
+            protocol: permit.decision.protocol(),
+            method: method.to_string(),
+            path: redacted(target),
+            rule_missing: None,
+        }));
     }
 }
 
@@ -204,7 +253,7 @@ pub(super) fn explain(refusal: request::Refusal, asked: &Asked, intent: &Intent,
     let call = (matches!(refusal.protocol, "mcp" | "json-rpc") && asked.method == Method::POST).then_some(refusal.id);
     answer.request = Some(Box::new(Judged {
         layer: "l7",
-        protocol: refusal.protocol,
+        protocol: Some(refusal.protocol),
         method: asked.method.to_string(),
         path: redacted(&asked.target),
         call,

@@ -177,6 +177,7 @@ impl Session {
         let facts = |status| HttpRequestFacts {
             method: method.to_string(),
             path: redacted(target.path_and_query().map_or("/", |path| path.as_str())),
+            secure: self.is_secure(),
             status: Some(status),
         };
         let grpc = exchange::is_grpc(request.headers());
@@ -193,7 +194,9 @@ impl Session {
                 );
                 response
             }
-            Err(refusal) => {
+            Err(mut refusal) => {
+                let path = target.path_and_query().map_or("/", |path| path.as_str());
+                judge::complete(&self, &mut refusal, Some((&method, path)));
                 let status = refusal.kind.status();
                 self.proxy.record_refused(self.stage(), &self.client.known_owner(), &refusal, Some(facts(status)));
                 answer::respond(&refusal, grpc)
@@ -224,10 +227,11 @@ impl Session {
         let wish = if proxy.inspects(&permit) && !wish.is_websocket() { Wish::Answer } else { wish };
         let client_upgrade = matches!(wish, Wish::Protocol(_)).then(|| hyper::upgrade::on(&mut request));
         let awaited = Awaited::prepare(&self, &mut request);
-        // A kept connection may be closed by its origin just as we use it: what is safe to send twice, and still at
+        // A kept connection may be closed by its origin just as we use it: what may be done twice, and is still at
         // hand, is sent again on another (RFC 9110 §9.2.2, RFC 9112 §9.3.1).
-        let repeatable =
-            hyper::body::Body::is_end_stream(request.body()) && request.method().is_safe() && wish == Wish::Answer;
+        let repeatable = hyper::body::Body::is_end_stream(request.body())
+            && request.method().is_idempotent()
+            && wish == Wish::Answer;
         let mut copy = repeatable.then(|| copy_of(&request));
         loop {
             // Only the first request of a connection waits for more than the first of these.
@@ -310,18 +314,30 @@ impl Session {
                     repeat
                 }
                 _ => {
+                    // The first on its connection, or one that may have had its effect.
                     let at = address.map(|address| format!(" at {address}")).unwrap_or_default();
                     let detail = format!("the connection to {intent}{at} failed before an answer came");
-                    return Err(Refusal { via, ..Refusal::new(Kind::UpstreamFailed, detail) }
+                    let refusal = Refusal { via, ..Refusal::new(Kind::UpstreamFailed, detail) }
                         .about(&intent)
-                        .because(chain(error.error())));
+                        .because(chain(error.error()));
+                    return Err(if reused {
+                        refusal.advising("send it again if that does no harm: the origin closed a connection just as it was used again")
+                    } else {
+                        refusal
+                    });
                 }
             };
         }
     }
 
+    /// Whether the requests come in TLS.
     fn is_secure(&self) -> bool {
-        matches!(&self.scope, Scope::Tunnel(inside) if inside.secure)
+        match &self.scope {
+            Scope::Forward => false,
+            Scope::Tunnel(inside) => inside.secure,
+            // Nothing but a handshake comes to this.
+            Scope::Refused(_) => true,
+        }
     }
 
     /// A connection that can carry the request, and whether it was open already.
@@ -389,11 +405,15 @@ impl Session {
     /// Makes the origin's response ours.
     fn pass(
         self: &Arc<Self>,
-        response: Response<Incoming>,
+        mut response: Response<Incoming>,
         parties: upgrade::Parties<'_>,
         lease: Lease,
         permission: &Permission,
     ) -> Result<Response<Body>, Refusal> {
+        fields::frame(response.status(), response.headers_mut()).map_err(|what| {
+            let detail = format!("{} answered with a head that {what}", permission.intent);
+            Refusal::new(Kind::UpstreamFailed, detail).about(&permission.intent)
+        })?;
         let (response, lease) = match upgrade::agree(self, response, parties, lease, permission)? {
             upgrade::Outcome::Switched(response) => return Ok(response),
             upgrade::Outcome::Declined(response, lease) => (response, lease),

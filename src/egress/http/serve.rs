@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::{Scope, Session, upgrade};
+use super::{Scope, Session, judge, upgrade};
 use crate::egress::authorize::Client;
 use crate::egress::denial::{Kind, Refusal};
 use crate::egress::head::HeadError;
@@ -56,6 +56,8 @@ pub(in crate::egress) async fn serve_inside(session: Session, mut gate: Gate) {
                 Refusal::new(Kind::InvalidRequest, "a CONNECT came through a tunnel; ask the sandbox's proxy itself")
             }
         };
+        let mut refusal = refusal;
+        judge::complete(&session, &mut refusal, None);
         session.proxy.record_refused(Stage::Request, &session.client.known_owner(), &refusal, None);
         if gate.write_all(&refusal.wire(false)).await.is_ok() {
             part(gate).await;
@@ -140,7 +142,15 @@ async fn serve_http1(session: Arc<Session>, gate: Gate) -> Outcome {
         },
         _ => upstream,
     };
-    upgrade::relay(&proxy, gate.into_stream(), TokioIo::new(upstream), agreed.permission, agreed.messages).await;
+    upgrade::relay(
+        &proxy,
+        gate.into_stream(),
+        TokioIo::new(upstream),
+        agreed.permission,
+        agreed.messages,
+        &agreed.opened,
+    )
+    .await;
     Outcome::Close
 }
 
@@ -184,8 +194,12 @@ pub(in crate::egress) async fn serve_http2(
     let mut ending = false;
     loop {
         tokio::select! {
-            // How a connection ends is its client's affair.
-            _ = connection.as_mut() => return,
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    record_broken(&session, &error);
+                }
+                return;
+            }
             changed = generations.changed() => {
                 if changed.is_err() {
                     return;
@@ -200,6 +214,20 @@ pub(in crate::egress) async fn serve_http2(
             }
         }
     }
+}
+
+/// Records that the HTTP library has ended a connection for what its client did: a flood, or what is no HTTP/2. How a
+/// connection ends otherwise is its client's affair. What costs a single stream alone (a malformed head, RFC 9113
+/// §8.1.1) the library answers with RST_STREAM and tells nobody, until there are [`limits::ERROR_STREAMS`] of them.
+fn record_broken(session: &Session, error: &hyper::Error) {
+    let Some(error) = std::error::Error::source(error).and_then(|error| error.downcast_ref::<h2::Error>()) else {
+        return;
+    };
+    let (true, true, Some(reason)) = (error.is_go_away(), error.is_library(), error.reason()) else { return };
+    let detail = format!("the client's HTTP/2 connection was ended: {reason} ({reason:?}, RFC 9113 §7)");
+    let mut refusal = Refusal::new(Kind::InvalidRequest, detail);
+    judge::complete(session, &mut refusal, None);
+    session.proxy.record_refused(Stage::Request, &session.client.known_owner(), &refusal, None);
 }
 
 /// Returns when no exchange has been open for the patience that a tunnel has.

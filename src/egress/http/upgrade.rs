@@ -44,7 +44,7 @@ pub(super) struct Agreed {
     pub permission: Permission,
     pub messages: Option<Arc<MessageRules>>,
     /// The exchange stays open for as long as this.
-    pub _opened: Opened,
+    pub opened: Opened,
 }
 
 /// What came of the wish.
@@ -127,7 +127,7 @@ pub(super) fn agree(
         session.sign(&mut parts.headers);
         parts.status = StatusCode::SWITCHING_PROTOCOLS;
         *session.upgrade.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-            Some(Agreed { upstream, permission, messages: parties.messages, _opened: opened });
+            Some(Agreed { upstream, permission, messages: parties.messages, opened });
         return Ok(Outcome::Switched(Response::from_parts(parts, Body::empty())));
     };
     if let Some(key) = parties.key {
@@ -139,9 +139,8 @@ pub(super) fn agree(
     parts.status = StatusCode::OK;
     let proxy = session.proxy.clone();
     tokio::spawn(async move {
-        let _opened = opened;
         if let (Ok(client), Ok(upstream)) = (client.await, upstream.await) {
-            relay(&proxy, TokioIo::new(client), TokioIo::new(upstream), permission, parties.messages).await;
+            relay(&proxy, TokioIo::new(client), TokioIo::new(upstream), permission, parties.messages, &opened).await;
         }
     });
     Ok(Outcome::Switched(Response::from_parts(parts, Body::empty())))
@@ -149,12 +148,13 @@ pub(super) fn agree(
 
 /// Moves bytes both ways between a client and an origin that have agreed, until both are done, the policy takes its
 /// permission back, or nothing has moved for too long.
-pub(in crate::egress) async fn relay(
+pub(super) async fn relay(
     proxy: &Proxy,
     client: impl AsyncRead + AsyncWrite + Send + Unpin,
     upstream: impl AsyncRead + AsyncWrite + Send + Unpin,
     permission: Permission,
     messages: Option<Arc<MessageRules>>,
+    opened: &Opened,
 ) {
     let traffic = Traffic::default();
     let mut generations = proxy.store.subscribe();
@@ -163,7 +163,9 @@ pub(in crate::egress) async fn relay(
         match messages {
             None => copy(client, upstream, &traffic).await,
             Some(rules) => {
-                let record = |disposition, reason: &str| permission.record_message(proxy, disposition, reason);
+                let record = |disposition, reason: &str| {
+                    permission.record_message(proxy, disposition, reason, opened.request());
+                };
                 let audited = |refusal: &Refusal| record(Disposition::Audited, &refusal.reason);
                 if let Some(verdict) = websocket::relay(client, upstream, &rules, &traffic, audited).await {
                     record(Disposition::Denied, verdict.reason());

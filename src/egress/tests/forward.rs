@@ -54,7 +54,8 @@ async fn both_legs_are_kept_alive_and_every_request_is_decided() {
     assert_eq!(answer.field("x-connection"), Some(upstream[0].as_str()));
     let events = fixture.events();
     assert_eq!((events[0].disposition, events[0].stage), (Disposition::Allowed, Stage::Forward));
-    assert_eq!(events[0].http.as_ref().unwrap().status, Some(200));
+    let http = events[0].http.as_ref().unwrap();
+    assert_eq!((http.status, http.secure), (Some(200), false));
     assert_eq!((events[1].disposition, events[1].http.as_ref().unwrap().status), (Disposition::Denied, Some(403)));
     // What a new policy takes away is gone with the next request, pooled connection or not.
     fixture.swap(&[]);
@@ -316,9 +317,16 @@ async fn a_kept_connection_that_its_origin_closes_is_replaced() {
         client.send(get(port, "")).await;
         assert_eq!(client.answer().await.status, 200);
     }
-    // A request that may have had an effect is not sent twice.
+    // What may be done twice is (RFC 9110 §9.2.2).
+    for method in ["PUT", "DELETE"] {
+        client.send(get(port, "Content-Length: 0\r\n").replacen("GET", method, 1)).await;
+        assert_eq!(client.answer().await.status, 200, "{method}");
+    }
+    // Another request, which may have had its effect, is not sent twice, and its sender is told what to do.
     client.send(get(port, "Content-Length: 0\r\n").replacen("GET", "POST", 1)).await;
-    assert_eq!(client.answer().await.status, 502);
+    let answer = client.answer().await;
+    assert_eq!(answer.status, 502);
+    assert!(answer.json()["next_steps"][0].as_str().unwrap().contains("send it again"), "{answer:?}");
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ fn inspected(port: u16, rules: &str) -> String {
 
 const READING: &str = "protocol: rest, access: read-only";
 
-async fn fixture(port: u16, rules: &str) -> Fixture {
+pub(super) async fn fixture(port: u16, rules: &str) -> Fixture {
     Fixture::with_entries(vec![inspected(port, rules)]).await
 }
 
@@ -70,7 +70,7 @@ async fn describing(alpn: Option<&'static [u8]>) -> u16 {
     .await
 }
 
-async fn described(request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
+pub(super) async fn described(request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
     let head = format!("{} {} {:?}", request.method(), request.uri().path(), request.version());
     let body = request.into_body().collect().await?.to_bytes();
     let mut trailers = HeaderMap::new();
@@ -80,7 +80,12 @@ async fn described(request: Request<Incoming>) -> Result<Response<Body>, hyper::
 }
 
 /// TLS inside a tunnel, as a client that trusts the sandbox's authority and asks for `name` has it.
-async fn inside(fixture: &Fixture, port: u16, name: &str, alpn: &[&[u8]]) -> std::io::Result<TlsStream<TcpStream>> {
+pub(super) async fn inside(
+    fixture: &Fixture,
+    port: u16,
+    name: &str,
+    alpn: &[&[u8]],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(fixture.authority.certificate_pem().as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -94,7 +99,7 @@ async fn inside(fixture: &Fixture, port: u16, name: &str, alpn: &[&[u8]]) -> std
     TlsConnector::from(Arc::new(config)).connect(name, fixture.tunnel(port).await).await
 }
 
-fn request(version: Version, method: &str, port: u16, path: &str) -> Request<Body> {
+pub(super) fn request(version: Version, method: &str, port: u16, path: &str) -> Request<Body> {
     let authority = format!("{HOST_ALIAS}:{port}");
     let request = Request::builder().method(method).version(version);
     let request = match version {
@@ -105,7 +110,7 @@ fn request(version: Version, method: &str, port: u16, path: &str) -> Request<Bod
 }
 
 /// What a request was answered: status, fields, body, trailers.
-async fn answered(response: Response<Incoming>) -> (u16, HeaderMap, String, Option<HeaderMap>) {
+pub(super) async fn answered(response: Response<Incoming>) -> (u16, HeaderMap, String, Option<HeaderMap>) {
     let (parts, body) = response.into_parts();
     let body = timeout(SOON, body.collect()).await.expect("a body in time").unwrap();
     let trailers = body.trailers().cloned();
@@ -113,13 +118,13 @@ async fn answered(response: Response<Incoming>) -> (u16, HeaderMap, String, Opti
 }
 
 /// A client of either version.
-enum Speaker {
+pub(super) enum Speaker {
     One(http1::SendRequest<Body>),
     Two(http2::SendRequest<Body>),
 }
 
 impl Speaker {
-    async fn over(stream: TlsStream<TcpStream>) -> Self {
+    pub(super) async fn over(stream: TlsStream<TcpStream>) -> Self {
         if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
             let (sender, connection) =
                 http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await.unwrap();
@@ -132,14 +137,14 @@ impl Speaker {
         }
     }
 
-    fn version(&self) -> Version {
+    pub(super) fn version(&self) -> Version {
         match self {
             Self::One(_) => Version::HTTP_11,
             Self::Two(_) => Version::HTTP_2,
         }
     }
 
-    async fn send(&mut self, request: Request<Body>) -> Response<Incoming> {
+    pub(super) async fn send(&mut self, request: Request<Body>) -> Response<Incoming> {
         let response = async {
             match self {
                 Self::One(sender) => {
@@ -152,7 +157,12 @@ impl Speaker {
         timeout(SOON, response).await.expect("an answer in time")
     }
 
-    async fn ask(&mut self, method: &str, port: u16, path: &str) -> (u16, HeaderMap, String, Option<HeaderMap>) {
+    pub(super) async fn ask(
+        &mut self,
+        method: &str,
+        port: u16,
+        path: &str,
+    ) -> (u16, HeaderMap, String, Option<HeaderMap>) {
         let request = request(self.version(), method, port, path);
         answered(self.send(request).await).await
     }
@@ -193,6 +203,62 @@ async fn each_request_is_judged_whatever_the_two_sides_speak() {
                 "{body}"
             );
             assert!(body["rule_missing"].is_object(), "{body}");
+        }
+        let recorded: Vec<_> = fixture.events().into_iter().filter_map(|event| event.http).collect();
+        assert!(recorded.len() == 6 && recorded.iter().all(|http| http.secure), "{recorded:?}");
+    }
+}
+
+/// What whoever reads a refusal needs, whatever it was that refused the request.
+#[track_caller]
+fn complete(body: &str, protocol: &str, method: &str, path: &str) -> serde_json::Value {
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    let told =
+        ["policy", "layer", "protocol", "method", "path", "host"].map(|key| body[key].as_str().unwrap_or("nothing"));
+    assert_eq!(told, ["api", "l7", protocol, method, path, HOST_ALIAS], "{body}");
+    body
+}
+
+#[tokio::test]
+async fn every_refusal_of_a_request_names_entry_protocol_method_and_path() {
+    for alpn in [HTTP1, HTTP2] {
+        let port = describing(Some(alpn)).await;
+        let fixture = fixture(port, "protocol: graphql, access: full, graphql_max_body_bytes: 64").await;
+        let stream = inside(&fixture, port, HOST_ALIAS, &[alpn]).await.unwrap();
+        let mut speaker = Speaker::over(stream).await;
+        let mut ask = async |field: &'static str, value: &'static str, size: usize| {
+            let mut asked = request(speaker.version(), "POST", port, "/graphql");
+            asked.headers_mut().insert(field, value.parse().unwrap());
+            let text = format!("{{\"query\": \"{{ a }}\"{}}}", " ".repeat(size));
+            *asked.body_mut() = Body::bytes(text.into());
+            let (status, fields, body, _) = answered(speaker.send(asked).await).await;
+            (status, fields.get("x-openshell-policy").map(|policy| policy.to_str().unwrap().to_owned()), body)
+        };
+        // The control.
+        assert_eq!(ask("content-type", "application/json", 0).await.0, 200);
+        let (status, policy, body) = ask("content-type", "application/json", 100).await;
+        assert_eq!((status, policy.as_deref()), (413, Some("api")));
+        let body = complete(&body, "graphql", "POST", "/graphql");
+        assert!(body["next_steps"][0].as_str().unwrap().contains("graphql_max_body_bytes"), "{body}");
+        if alpn == HTTP2 {
+            let (status, policy, body) = ask("host", "other.example.com", 0).await;
+            assert_eq!((status, policy.as_deref()), (403, Some("api")));
+            complete(&body, "graphql", "POST", "/graphql");
+        }
+        let (status, policy, body) = ask("x-http-method-override", "DELETE", 0).await;
+        assert_eq!((status, policy.as_deref()), (400, Some("api")));
+        complete(&body, "graphql", "POST", "/graphql");
+    }
+    let port = describing(Some(HTTP1)).await;
+    let fixture = fixture(port, "protocol: rest, access: full").await;
+    let head = "POST /a?token=abc HTTP/1.1\r\nTransfer-Encoding: chunked\r\n";
+    for (chunks, expected) in [("1\r\nx\r\n0\r\n\r\n", 200), ("1 \r\nx\r\n0\r\n\r\n", 400)] {
+        let mut stream = raw_inside(&fixture, port, head).await;
+        stream.write_all(chunks.as_bytes()).await.unwrap();
+        let answer = until(&mut stream, if expected == 200 { "0\r\n" } else { "}\n" }).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {expected}")), "{answer}");
+        if expected == 400 {
+            complete(answer.split_once("\r\n\r\n").unwrap().1, "rest", "POST", "/a?token=[CREDENTIAL]");
         }
     }
 }
@@ -282,6 +348,19 @@ async fn what_is_neither_tls_nor_http_is_told_so() {
 }
 
 #[tokio::test]
+async fn who_says_nothing_is_told_so_and_who_stops_in_the_middle_too() {
+    let port = super::echo().await;
+    let fixture = Fixture::hasty_with(vec![inspected(port, READING)], 200).await;
+    for (said, told) in [(&b""[..], "says nothing"), (b"\x16\x03\x01\x02\x00\x01\x00", "did not end it in time")] {
+        let mut client = Client { stream: fixture.tunnel(port).await, buffer: Vec::new() };
+        client.send(said).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.status, 403, "{answer:?}");
+        assert!(answer.json()["detail"].as_str().unwrap().contains(told), "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn http_in_the_clear_is_judged_as_well() {
     let port = origin(|stream| async move {
         let io = TokioIo::new(stream);
@@ -318,6 +397,17 @@ async fn a_wish_for_a_websocket_makes_no_other_method_a_get() {
 
 #[tokio::test]
 async fn a_connection_that_never_rests_leaves_time_for_the_others() {
+    // Frames of a type that nobody knows, which HTTP/2 has ignored (RFC 9113 §5.5), and PRIORITY, which is (§5.3.2): they
+    // are read without end. SETTINGS and PING ask for an answer each (CVE-2019-9512, CVE-2019-9515): whoever reads none is
+    // read no further.
+    never_rests(&[0, 0, 0, 0xfe, 0, 0, 0, 0, 0], true).await;
+    never_rests(&[0, 0, 5, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 16], true).await;
+    never_rests(&[0, 0, 0, 4, 0, 0, 0, 0, 0], false).await;
+    never_rests(&[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8], false).await;
+}
+
+/// Sends a frame over and over, which is read without end or only as far as buffers go, while others are served.
+async fn never_rests(frame: &'static [u8], endless: bool) {
     use std::io::{Read as _, Write as _};
     use std::sync::atomic::{AtomicBool, Ordering};
     let port = describing(Some(HTTP1)).await;
@@ -330,8 +420,8 @@ async fn a_connection_that_never_rests_leaves_time_for_the_others() {
         stream.write_all(connect.as_bytes()).unwrap();
         assert_ne!(stream.read(&mut [0; 1024]).unwrap(), 0);
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
-        // Frames of a type that nobody knows, which HTTP/2 has ignored (RFC 9113 §5.5), without end.
-        let frames = [0, 0, 0, 0xfe, 0, 0, 0, 0, 0].repeat(4096);
+        stream.set_write_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+        let frames = frame.repeat(4096);
         let mut sent = 0_u64;
         while !over.load(Ordering::Relaxed) && stream.write_all(&frames).is_ok() {
             sent += frames.len() as u64;
@@ -345,6 +435,11 @@ async fn a_connection_that_never_rests_leaves_time_for_the_others() {
             speaker.ask("GET", port, "/read").await.0
         };
         assert_eq!(timeout(SOON, asked).await.expect("its turn"), 200);
+    }
+    if !endless {
+        // It ends by itself, since nobody takes more of it.
+        assert!(timeout(SOON * 4, flood).await.expect("an end in time").unwrap() > 0);
+        return;
     }
     done.store(true, Ordering::Relaxed);
     // The control: it was read all the while.
@@ -411,7 +506,7 @@ async fn a_grpc_client_is_refused_in_grpc() {
 }
 
 /// An origin that reads a head, and then does as `serve` says with the raw stream.
-async fn raw_origin<F, R>(serve: F) -> u16
+pub(super) async fn raw_origin<F, R>(serve: F) -> u16
 where
     F: Fn(server::TlsStream<TcpStream>, String) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = ()> + Send + 'static,

@@ -4,6 +4,8 @@
 mod attestation;
 mod connect;
 mod forward;
+mod frames;
+mod framing;
 mod intercept;
 mod names;
 mod owners;

@@ -34,6 +34,10 @@ const SESSIONS: usize = 256;
 /// ALPN offers for which a configuration is kept. There are four that make sense: nothing, either protocol, both.
 const OFFERS: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
 
+/// What rustls says of a certificate below version 3 (X.509 of 1988 or 1993), which has no place for the names that
+/// clients compare (RFC 6125 §6.4.4 has given up the older one). Its verifier's error is a type of its own.
+const OLD_VERSION: &str = "UnsupportedCertVersion";
+
 /// Names of a certificate that an error lists; some have a hundred.
 const NAMES_LISTED: usize = 8;
 
@@ -74,6 +78,12 @@ pub enum TlsError {
         /// Whom the certificate names.
         names: Vec<String>,
     },
+    /// Its certificate is of a version that nobody trusted issues any more.
+    #[error(
+        "its certificate is X.509 version 1 or 2, and only version 3 names hosts; have it issued anew with a \
+         subjectAltName, or use `tls: skip` for it"
+    )]
+    OldCertificate,
     /// Its certificate cannot be accepted for another reason.
     #[error("its certificate cannot be accepted: {0}")]
     Certificate(String),
@@ -86,7 +96,7 @@ pub enum TlsError {
     #[error("it speaks none of the application protocols that were offered (ALPN)")]
     NoApplicationProtocol,
     /// It wants to know who we are.
-    #[error("it demands a client certificate, which the proxy has none of; use `tls: passthrough` for it")]
+    #[error("it demands a client certificate, which the proxy has none of; use `tls: skip` for it")]
     ClientCertificate,
     /// It refused with another alert.
     #[error("it refused the handshake with the alert {0}")]
@@ -268,7 +278,9 @@ impl ServerCertVerifier for Naming {
             let by_issuer = match &error {
                 rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
                 // A self-signed certificate that says it is a CA is refused for that first.
-                rustls::Error::InvalidCertificate(CertificateError::Other(_)) => itself,
+                rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
+                    itself && inner.to_string() != OLD_VERSION
+                }
                 _ => false,
             };
             // The last one presented is the nearest to a root.
@@ -352,6 +364,7 @@ fn explain_certificate(error: &CertificateError, host: &Host) -> TlsError {
         CertificateError::Other(OtherError(inner)) => match inner.downcast_ref::<Distrusted>() {
             Some(Distrusted { name, self_signed: true }) => TlsError::SelfSigned { subject: name.clone() },
             Some(Distrusted { name, .. }) => TlsError::UnknownIssuer { issuer: name.clone() },
+            None if inner.to_string() == OLD_VERSION => TlsError::OldCertificate,
             None => TlsError::Certificate(inner.to_string()),
         },
         other => TlsError::Certificate(other.to_string()),

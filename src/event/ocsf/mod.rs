@@ -15,8 +15,8 @@ use record::{
 use super::line::{printable, sentence};
 use super::sink::SandboxIdentity;
 use super::{
-    Actor, Disposition, Event, Finding, NetworkActivity, ProcessActivity, ProcessStep, Severity, SshActivity, SshStep,
-    Stage,
+    Actor, Disposition, Event, Finding, HttpRequestFacts, NetworkActivity, ProcessActivity, ProcessStep, Severity,
+    SshActivity, SshStep, Stage,
 };
 
 /// Version of the schema that records follow.
@@ -137,17 +137,26 @@ fn network<'e>(record: &mut Record<'e>, activity: &'e NetworkActivity) {
         protocol_num: protocol_number(&activity.protocol),
     });
     fields.actor = acting(&activity.actor);
-    fields.http_request = activity.http.as_ref().map(|http| HttpRequest {
-        http_method: printable(&http.method),
-        url: Url {
-            scheme: "http",
-            hostname: printable(&activity.host),
-            port: activity.port,
-            path: printable(&http.path),
-        },
-    });
+    fields.http_request = activity
+        .http
+        .as_ref()
+        .map(|http| HttpRequest { http_method: printable(&http.method), url: url(activity, http) });
     fields.http_response = activity.http.as_ref().and_then(|http| http.status).map(|code| HttpResponse { code });
     fields.unmapped = Some(Unmapped { stage: activity.stage.name() });
+}
+
+fn url<'e>(activity: &'e NetworkActivity, http: &'e HttpRequestFacts) -> Url<'e> {
+    let (path, query) = match http.path.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (http.path.as_str(), None),
+    };
+    Url {
+        scheme: if http.secure { "https" } else { "http" },
+        hostname: printable(&activity.host),
+        port: activity.port,
+        path: printable(path),
+        query_string: query.map(printable),
+    }
 }
 
 fn process_activity<'e>(record: &mut Record<'e>, process: &'e ProcessActivity) {
@@ -288,7 +297,6 @@ fn basename<'e>(path: &Cow<'e, str>) -> Cow<'e, str> {
 mod tests {
     use serde_json::Value;
 
-    use super::super::HttpRequestFacts;
     use super::*;
 
     fn encode(event: Event) -> Value {
@@ -369,11 +377,24 @@ mod tests {
     #[test]
     fn a_request_is_http_activity_and_escapes_what_the_workload_chose() {
         let mut request = activity(Disposition::Allowed, Stage::Forward);
-        request.http = Some(HttpRequestFacts { method: "BREW".into(), path: "/\u{9b}2J".into(), status: Some(418) });
+        let facts = |path: &str, secure| {
+            Some(HttpRequestFacts { method: "BREW".into(), path: path.into(), secure, status: Some(418) })
+        };
+        request.http = facts("/\u{9b}2J", false);
+        let plain = request.clone();
+        request.http = facts("/a?b=\u{9b}&c?", true);
+        let url = encode(Event::Network(request))["http_request"]["url"].clone();
+        assert_eq!(
+            (&url["scheme"], &url["path"], &url["query_string"]),
+            (&"https".into(), &"/a".into(), &"b=\\u{9b}&c?".into())
+        );
+        let request = plain;
         let value = encode(Event::Network(request));
         assert_eq!(value["type_uid"], 400_299);
         assert_eq!(value["http_response"]["code"], 418);
-        assert_eq!(value["http_request"]["url"]["path"], "/\\u{9b}2J");
+        let url = &value["http_request"]["url"];
+        assert_eq!((&url["scheme"], &url["path"]), (&"http".into(), &"/\\u{9b}2J".into()));
+        assert!(url["query_string"].is_null(), "{url}");
     }
 
     #[test]

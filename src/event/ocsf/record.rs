@@ -212,6 +212,8 @@ pub(super) struct Url<'e> {
     pub(super) hostname: Cow<'e, str>,
     pub(super) port: u16,
     pub(super) path: Cow<'e, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) query_string: Option<Cow<'e, str>>,
 }
 
 #[derive(Serialize)]

@@ -41,6 +41,12 @@ impl Decision {
         self.inspections().next().is_some()
     }
 
+    /// Protocol of the endpoint that requests are judged by first, as the policy spells it.
+    #[must_use]
+    pub fn protocol(&self) -> Option<&'static str> {
+        self.inspections().next().map(|endpoint| endpoint.protocol.as_str())
+    }
+
     /// May this request pass? Where nothing is inspected, every request may.
     #[must_use]
     pub fn judge(&self, head: &Head<'_>) -> Judgement {

@@ -238,3 +238,34 @@ fn names_are_listed_up_to_a_bound() {
     assert_eq!(listed(&["IpAddress(192.0.2.7)".to_owned()]), "192.0.2.7");
     assert_eq!(listed(&[]), "nobody");
 }
+
+#[test]
+fn a_certificate_of_an_old_version_is_told_so() {
+    let certificate = |edit: fn(&mut Vec<u8>)| {
+        let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "Old Origin");
+        let mut der = params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec();
+        edit(&mut der);
+        CertificateDer::from(der)
+    };
+    let world = World::new();
+    let verdict = |certificate: &CertificateDer<'_>| {
+        let mut store = RootCertStore::empty();
+        store.add_parsable_certificates(CertificateDer::pem_file_iter(&world.ca).unwrap().filter_map(Result::ok));
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), super::super::provider());
+        let verifier = Naming(verifier.build().unwrap());
+        let name = ServerName::try_from(NAME).unwrap();
+        match verifier.verify_server_cert(certificate, &[], &name, &[], UnixTime::now()) {
+            Err(rustls::Error::InvalidCertificate(error)) => explain_certificate(&error, &host(NAME)),
+            other => panic!("{other:?}"),
+        }
+    };
+    // `version [0] EXPLICIT INTEGER` (RFC 5280 §4.1): 2 is version 3.
+    let old = certificate(|der| {
+        let at = der.windows(5).position(|bytes| bytes == [0xa0, 3, 2, 1, 2]).unwrap();
+        der[at + 4] = 0;
+    });
+    assert!(matches!(verdict(&old), TlsError::OldCertificate), "{:?}", verdict(&old));
+    // The control: the same as it is issued today.
+    assert!(matches!(verdict(&certificate(|_| {})), TlsError::SelfSigned { .. }));
+}
