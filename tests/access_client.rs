@@ -22,12 +22,9 @@ fn forward(sandbox: &Sandbox, ports: &str) -> (Daemon, Vec<SocketAddr>) {
     forward.arg(ports).stderr(Stdio::piped());
     let mut forward = Daemon::spawn(forward);
     let mut said = BufReader::new(forward.child().stderr.take().expect("a pipe"));
-    let addresses = (0..2).map(|_| {
-        let mut line = String::new();
-        said.read_line(&mut line).expect("read");
-        line.split_whitespace().find_map(|word| word.parse().ok()).expect("an address")
-    });
-    let addresses = addresses.collect();
+    let mut line = String::new();
+    said.read_line(&mut line).expect("read");
+    let addresses = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
     (forward, addresses)
 }
