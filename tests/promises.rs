@@ -21,7 +21,9 @@ mod two_pods;
 
 mod access;
 mod access_attacks;
+mod access_client;
 mod access_clients;
+mod access_files;
 mod access_hostile;
 mod access_pods;
 mod admission;

@@ -69,19 +69,20 @@ impl Destination {
 /// # Errors
 /// [`Refused`].
 pub async fn connect(destination: &Destination, launcher: &Launcher) -> Result<TcpStream, Refused> {
-    let mut failed = String::new();
+    let mut failed = Vec::new();
     for address in destination.addresses()? {
         let connect = async { launcher.socket(address).await?.connect(address).await };
         match timeout(CONNECT_TIME, connect).await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => failed = format!("{address} in the sandbox: {error}"),
-            Err(_) => failed = format!("{address} in the sandbox: no answer"),
+            Ok(Err(error)) => failed.push(format!("{address} in the sandbox: {error}")),
+            Err(_) => failed.push(format!("{address} in the sandbox: no answer")),
         }
     }
-    Err(Refused { code: CONNECT_FAILED, reason: failed })
+    Err(Refused { code: CONNECT_FAILED, reason: failed.join("; ") })
 }
 
-/// Carries both directions until both have ended, or one has failed.
+/// Carries both directions until both have ended, or one has failed. What breaks off on one side is reset on the other: it
+/// must not look like its end.
 pub async fn carry(channel: Channel, stream: TcpStream) {
     // What is carried may be a dialogue of short lines.
     let _ = stream.set_nodelay(true);
@@ -96,7 +97,7 @@ pub async fn carry(channel: Channel, stream: TcpStream) {
                         break;
                     }
                 }
-                // Reset: what was in the middle of something must not look like its end.
+                // Reset.
                 Err(_) => break channel.close(),
             }
         }
@@ -107,7 +108,12 @@ pub async fn carry(channel: Channel, stream: TcpStream) {
                 return;
             }
         }
-        let _ = to.shutdown().await;
+        if channel.is_whole() {
+            let _ = to.shutdown().await;
+        } else {
+            // With nothing left to wait for, closing it resets it (socket(7), SO_LINGER).
+            let _ = to.as_ref().set_zero_linger();
+        }
     };
     let outward = async {
         tokio::select! {

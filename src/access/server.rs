@@ -14,11 +14,11 @@ use super::forward::{self, Destination};
 use super::knock::Visitor;
 use super::session;
 use super::ssh::SshError;
-use super::ssh::channel::{Refused, UNKNOWN_KIND};
+use super::ssh::channel::{CONNECT_FAILED, Refused, UNKNOWN_KIND};
 use super::ssh::connection::{Connection, Opening};
 use super::ssh::kex::HostKey;
 use super::told::Told;
-use crate::event::{Actor, Event, Events, SshActivity, SshStep};
+use crate::event::{Actor, Event, Events, SshActivity, SshOutcome, SshStep};
 use crate::workload::environment::Recipe;
 use crate::workload::launcher::Launcher;
 
@@ -53,16 +53,18 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Records something that was asked for. Beyond a rate what was refused is counted, by kind.
-    pub(super) fn record(&self, step: SshStep, refused: Option<String>) {
-        let counted = match refused {
-            None => Some(1),
-            Some(_) => self.refused.lock().unwrap_or_else(PoisonError::into_inner).count(kind(&step)),
+    /// Records something that was asked for. Beyond a rate what was refused or failed is counted, by kind; not so the end
+    /// of what began, for there is one of each.
+    pub(super) fn record(&self, step: SshStep, outcome: SshOutcome) {
+        let counted = match (&outcome, &step) {
+            (SshOutcome::Done, _)
+            | (SshOutcome::Failed(_), SshStep::Ran { .. } | SshStep::Carried { .. } | SshStep::Closed) => Some(1),
+            _ => self.refused.lock().unwrap_or_else(PoisonError::into_inner).count(kind(&step)),
         };
         let Some(count) = counted else { return };
         let actor =
             Actor { binary: None, pid: Some(self.visitor.pid).filter(|&pid| pid != 0), uid: Some(self.visitor.uid) };
-        self.inside.events.emit(Event::Ssh(SshActivity { step, refused, actor, count }));
+        self.inside.events.emit(Event::Ssh(SshActivity { step, outcome, actor, count }));
     }
 }
 
@@ -71,7 +73,8 @@ fn kind(step: &SshStep) -> &'static str {
     match step {
         SshStep::Opened | SshStep::Closed => "connection",
         SshStep::Ran { .. } => "program",
-        SshStep::Carried(_) => "files",
+        SshStep::Carried { .. } => "files",
+        SshStep::Passed { .. } => "file",
         SshStep::Forwarded { .. } => "forward",
         SshStep::Asked(_) => "other",
     }
@@ -101,8 +104,8 @@ pub async fn serve(mut door: Door, inside: Inside) -> Result<(), SshError> {
 
 fn record_refusal(events: &Events, refusal: Refusal) {
     let actor = Actor { binary: None, pid: refusal.pid, uid: None };
-    let refused = Some(refusal.reason);
-    events.emit(Event::Ssh(SshActivity { step: SshStep::Opened, refused, actor, count: refusal.count }));
+    let outcome = SshOutcome::Refused(refusal.reason);
+    events.emit(Event::Ssh(SshActivity { step: SshStep::Opened, outcome, actor, count: refusal.count }));
 }
 
 /// `_place` is held for as long as it lasts.
@@ -111,9 +114,9 @@ async fn connection(stream: UnixStream, _place: OwnedSemaphorePermit, key: Arc<H
         Ok(served) => served,
         // Somebody who only looked.
         Err(SshError::Gone | SshError::Io(_)) => return,
-        Err(error) => return caller.record(SshStep::Opened, Some(error.to_string())),
+        Err(error) => return caller.record(SshStep::Opened, SshOutcome::Refused(error.to_string())),
     };
-    caller.record(SshStep::Opened, None);
+    caller.record(SshStep::Opened, SshOutcome::Done);
     let mut channels = JoinSet::new();
     let accept = async {
         loop {
@@ -130,7 +133,8 @@ async fn connection(stream: UnixStream, _place: OwnedSemaphorePermit, key: Arc<H
         ended = connection.run() => ended,
         () = accept => Ok(()),
     };
-    caller.record(SshStep::Closed, ended.err().map(|error| error.to_string()));
+    let outcome = ended.map_or_else(|error| SshOutcome::Failed(error.to_string()), |()| SshOutcome::Done);
+    caller.record(SshStep::Closed, outcome);
     // All channels are closed now. Each ends what it has started.
     while channels.join_next().await.is_some() {}
 }
@@ -149,20 +153,24 @@ async fn channel(opening: Opening, caller: Caller) {
             let step = SshStep::Forwarded { host: destination.host.clone(), port: destination.port };
             match forward::connect(&destination, &caller.inside.launcher).await {
                 Ok(stream) => {
-                    caller.record(step, None);
+                    caller.record(step, SshOutcome::Done);
                     channel.confirm();
                     forward::carry(channel, stream).await;
                 }
                 Err(refused) => {
                     channel.refuse(&refused);
-                    caller.record(step, Some(refused.reason));
+                    let Refused { code, reason } = refused;
+                    // Nothing kept it from where nobody listens.
+                    let failed = code == CONNECT_FAILED;
+                    let outcome = if failed { SshOutcome::Failed(reason) } else { SshOutcome::Refused(reason) };
+                    caller.record(step, outcome);
                 }
             }
         }
         _ => {
             let reason = format!("there are no channels of the kind {kind:?} here");
             channel.refuse(&Refused { code: UNKNOWN_KIND, reason: reason.clone() });
-            caller.record(SshStep::Asked(kind), Some(reason));
+            caller.record(SshStep::Asked(kind), SshOutcome::Refused(reason));
         }
     }
 }

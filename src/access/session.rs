@@ -2,10 +2,11 @@
 
 use std::ffi::OsStr;
 use std::future::pending;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use nix::sys::signal::Signal;
 use nix::sys::termios::{LocalFlags, SpecialCharacterIndices, tcgetattr};
 use tokio::sync::watch;
@@ -14,12 +15,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::attach::{self, Looking};
 use super::carry::Carrying;
 use super::descriptor::Descriptor;
+use super::files::Passed;
 use super::server::Caller;
 use super::shell::{self, NoShell};
 use super::ssh::channel::{Channel, Request, Stream};
 use super::ssh::wire::{Malformed, Reader};
 use crate::contract::exit;
-use crate::event::SshStep;
+use crate::event::{SshOutcome, SshStep};
 use crate::sys::tty;
 use crate::workload::control::Ending;
 use crate::workload::environment::UserVariable;
@@ -55,6 +57,9 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 /// Most that is carried then, of what they write.
 const LEFT_BEHIND: usize = 1 << 20;
+
+/// Longest line of a report: a path, each byte of which JSON may take six for, and as much for why it failed.
+const REPORT_LIMIT: usize = 64 << 10;
 
 /// When its channel is closed, a program is hung up on, asked to end after so long, and killed after as long again.
 const HANG_UP: Duration = Duration::from_millis(500);
@@ -98,12 +103,12 @@ pub(super) async fn serve(channel: Channel, caller: Caller) {
                     Wanted::Files(carrying)
                 } else if let Some(looking) = Looking::of_subsystem(name) {
                     channel.answer(&request, true);
-                    caller.record(SshStep::Asked(looking.name().into()), None);
+                    caller.record(SshStep::Asked(looking.name().into()), SshOutcome::Done);
                     return attach::serve(&channel, looking, wishes.terminal.as_ref(), &caller).await;
                 } else {
                     let name = String::from_utf8_lossy(name).into_owned();
                     channel.answer(&request, false);
-                    caller.record(SshStep::Asked(name), Some("there is no such subsystem".into()));
+                    caller.record(SshStep::Asked(name), SshOutcome::Refused("there is no such subsystem".into()));
                     continue;
                 }
             }
@@ -170,26 +175,61 @@ async fn run(channel: &Channel, wishes: &Wishes, wanted: Wanted, caller: &Caller
         Wanted::Files(carrying) => carrying.words().map(Program::Own).ok_or(NoShell::Nul),
     };
     let terminal = wishes.terminal.is_some();
-    let step = match &wanted {
-        Wanted::Shell => SshStep::Ran { command: None, terminal },
-        Wanted::Command(line) => SshStep::Ran { command: first_word(line), terminal },
-        Wanted::Files(carrying) => SshStep::Carried(carrying.to_string()),
+    let step = |pid: Option<u32>, ended: Option<Ending>| {
+        let ran = |command| SshStep::Ran { command, terminal, pid, ended: ended.map(Ending::exit_code) };
+        match &wanted {
+            Wanted::Shell => ran(None),
+            Wanted::Command(line) => ran(first_word(line)),
+            Wanted::Files(carrying) => SshStep::Carried { what: carrying.to_string(), over: ended.is_some() },
+        }
     };
     let launched = match program {
         Ok(program) => start(caller, wishes, program).await,
         Err(error) => Err(LaunchError { code: exit::USAGE, message: error.to_string(), private_proc: false }),
     };
     match launched {
-        Ok(guest) => {
-            caller.record(step, None);
+        Ok(mut guest) => {
+            let pid = Some(guest.pid);
+            caller.record(step(pid, None), SshOutcome::Done);
+            let report = if matches!(wanted, Wanted::Files(_)) { guest.streams.pop() } else { None };
+            let heard = report.map(|report| tokio::spawn(hear(report, caller.clone())));
             let ending = attend(channel, guest, &inside.launcher).await;
+            if let Some(heard) = heard {
+                // Its other end has closed with the program.
+                let _ = timeout(DRAIN, heard).await;
+            }
+            let outcome = match ending.exit_code() {
+                0 => SshOutcome::Done,
+                code => SshOutcome::Failed(format!("exit code {code}")),
+            };
+            caller.record(step(pid, Some(ending)), outcome);
             conclude(channel, ending);
         }
         Err(error) => {
             let message = explain(error.message, &wanted, error.code);
-            caller.record(step, Some(message.clone()));
+            caller.record(step(None, None), SshOutcome::Refused(message.clone()));
             let _ = channel.send(Stream::Error, format!("openshell-supervisor: {message}\r\n").as_bytes()).await;
             conclude(channel, Ending::Code(error.code));
+        }
+    }
+}
+
+/// Records what a program of ours reports, one line for each file, to its end.
+async fn hear(report: OwnedFd, caller: Caller) {
+    let Ok(report) = Descriptor::new(report) else { return };
+    let (mut chunk, mut lines) = (vec![0; CHUNK], BytesMut::new());
+    while let Ok(length @ 1..) = report.read(&mut chunk).await {
+        lines.extend_from_slice(&chunk[..length]);
+        while let Some(end) = lines.iter().position(|&byte| byte == b'\n') {
+            // It is this executable's own, and read on in any case: it must not find its pipe closed.
+            let Ok(Passed { path, read, written, failed }) = serde_json::from_slice(&lines.split_to(end + 1)) else {
+                continue;
+            };
+            let outcome = failed.map_or(SshOutcome::Done, SshOutcome::Failed);
+            caller.record(SshStep::Passed { path, read, written }, outcome);
+        }
+        if lines.len() > REPORT_LIMIT {
+            lines.clear();
         }
     }
 }

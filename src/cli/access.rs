@@ -119,7 +119,8 @@ pub struct Download {
 
 /// Make a port of a running sandbox reachable on this side's loopback.
 ///
-/// Only what listens on the sandbox's own loopback can be reached. Ends when the sandbox ends.
+/// Only what listens on the sandbox's own loopback can be reached, and on this side only loopback listens: 127.0.0.1, and ::1
+/// where there is one. Ends when the sandbox ends, with exit code 125.
 #[derive(Debug, Parser)]
 #[command(name = "forward")]
 pub struct Forward {

@@ -6,7 +6,10 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use super::{Actor, Disposition, Event, LogLevel, NetworkActivity, ProcessStep, Severity, SshActivity, SshStep, Stage};
+use super::{
+    Actor, Disposition, Event, LogLevel, NetworkActivity, ProcessStep, Severity, SshActivity, SshOutcome, SshStep,
+    Stage,
+};
 
 /// Characters of one untrusted string that a line or a record shows. A host name has at most 253 (RFC 1035 §2.3.4); a
 /// path of that many tells what was meant.
@@ -19,7 +22,7 @@ const REASON_CHARACTERS: usize = 1024;
 pub(super) fn level(event: &Event) -> LogLevel {
     match event {
         Event::Network(activity) if activity.disposition != Disposition::Allowed => LogLevel::Warn,
-        Event::Ssh(activity) if activity.refused.is_some() && activity.step != SshStep::Closed => LogLevel::Warn,
+        Event::Ssh(SshActivity { outcome: SshOutcome::Refused(_), .. }) => LogLevel::Warn,
         Event::Network(_) | Event::Process(_) | Event::Ssh(_) => LogLevel::Info,
         Event::Finding(finding) => match finding.severity {
             Severity::Critical | Severity::High => LogLevel::Error,
@@ -58,26 +61,34 @@ fn ssh(activity: &SshActivity) -> String {
     let what = match &activity.step {
         SshStep::Opened => "a connection".to_owned(),
         SshStep::Closed => "the end of a connection".to_owned(),
-        SshStep::Ran { command, terminal } => {
+        SshStep::Ran { command, terminal, pid, ended } => {
             let what = command.as_deref().map_or(Cow::Borrowed("a shell"), printable);
-            format!("{what}{}", if *terminal { " on a terminal" } else { "" })
+            let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            let ended = ended.map_or_else(String::new, |code| format!(": exit code {code}"));
+            format!("{what}{}{pid}{ended}", if *terminal { " on a terminal" } else { "" })
         }
         SshStep::Forwarded { host, port } => {
             format!("a connection to {}", destination(host, u16::try_from(*port).unwrap_or_default()))
         }
-        SshStep::Carried(what) => format!("files: {}", printable(what)),
+        SshStep::Carried { what, over } => {
+            format!("{}files: {}", if *over { "the end of " } else { "" }, printable(what))
+        }
+        SshStep::Passed { path, read, written } => {
+            format!("file {}: {written} bytes in, {read} bytes out", printable(path))
+        }
         SshStep::Asked(name) => format!("{:?}", printable(name)),
     };
-    let verb = match (&activity.refused, &activity.step) {
-        (None, _) | (_, SshStep::Closed) => "ssh",
-        (Some(_), _) => "refused ssh",
+    let (verb, reason) = match &activity.outcome {
+        SshOutcome::Done => ("ssh", None),
+        SshOutcome::Refused(reason) => ("refused ssh", Some(reason)),
+        SshOutcome::Failed(reason) => ("ssh", Some(reason)),
     };
     let mut line = format!("{verb} {what}");
     actor(&mut line, &activity.actor);
     if activity.count > 1 {
         let _ = write!(line, " {} times", activity.count);
     }
-    if let Some(reason) = &activity.refused {
+    if let Some(reason) = reason {
         let _ = write!(line, ": {}", printable_to(reason, REASON_CHARACTERS));
     }
     line

@@ -182,12 +182,23 @@ pub enum ProcessStep {
 pub struct SshActivity {
     /// What was asked for.
     pub step: SshStep,
-    /// Why it was refused or came to nothing; `None` where it happened.
-    pub refused: Option<String>,
+    /// Whether it happened.
+    pub outcome: SshOutcome,
     /// Who asked: a process beside the sandbox.
     pub actor: Actor,
     /// How often since it was last reported; 1 for a single happening.
     pub count: u64,
+}
+
+/// What became of what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SshOutcome {
+    /// It happened, or has begun.
+    Done,
+    /// It was not let happen, for this reason.
+    Refused(String),
+    /// It was let happen, and came to nothing, or not to all that it should have.
+    Failed(String),
 }
 
 /// What people do with the access server.
@@ -203,9 +214,27 @@ pub enum SshStep {
         command: Option<String>,
         /// Whether it has a terminal.
         terminal: bool,
+        /// Process id, as the sandbox sees it; `None` where it was not started.
+        pid: Option<u32>,
+        /// How it ended, as an exit code; `None` at its start.
+        ended: Option<u8>,
     },
     /// Carried files: by what protocol, and the path where the client has named it at the start.
-    Carried(String),
+    Carried {
+        /// That.
+        what: String,
+        /// Whether this is the end of it.
+        over: bool,
+    },
+    /// Read or wrote one file, in the course of carrying.
+    Passed {
+        /// Its path in the sandbox, as the client named it.
+        path: String,
+        /// Bytes that came out of it.
+        read: u64,
+        /// Bytes that went into it.
+        written: u64,
+    },
     /// Connected to something that listens inside.
     Forwarded {
         /// Where.

@@ -2,7 +2,9 @@
 //! forks, confined exactly like the workload. Nobody starts it by name.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, LineWriter, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +12,7 @@ use nix::sys::prctl;
 
 use crate::access::carry::Carrying;
 use crate::access::files::streams::Ending;
-use crate::access::files::{Names, scp, sftp, tar};
+use crate::access::files::{Names, Passed, Tell, scp, sftp, tar};
 use crate::confine::accounts::{Accounts, Key};
 use crate::contract::exit;
 use crate::event::say;
@@ -18,12 +20,19 @@ use crate::event::say;
 /// Before the paths that the other side is told: its own have nothing.
 const SIDE: &str = "sandbox:";
 
-/// Does what the words ask for, with the standard streams; the exit code.
-pub fn run(words: &[CString], environment: &[CString]) -> u8 {
+/// Does what the words ask for, with the standard streams; the exit code. What is done with each file is told by a line of
+/// JSON on `report`, for the supervisor's record.
+pub fn run(words: &[CString], environment: &[CString], report: OwnedFd) -> u8 {
     // It is a copy of the init, and `ps` would show it as one.
     let _ = prctl::set_name(c"openshell-files");
-    match Carrying::read(words).ok_or_else(|| "no such transfer".to_owned()).and_then(|what| carry(&what, environment))
-    {
+    let mut report = LineWriter::new(File::from(report));
+    let mut tell = |passed: Passed| {
+        // Who is not heard still carries.
+        let _ = serde_json::to_writer(&mut report, &passed);
+        let _ = report.write_all(b"\n");
+    };
+    let what = Carrying::read(words).ok_or_else(|| "no such transfer".to_owned());
+    match what.and_then(|what| carry(&what, environment, &mut tell)) {
         Ok(true) => 0,
         Ok(false) => exit::INCOMPLETE,
         Err(error) => {
@@ -34,26 +43,28 @@ pub fn run(words: &[CString], environment: &[CString]) -> u8 {
 }
 
 /// Whether everything went through.
-fn carry(what: &Carrying, environment: &[CString]) -> Result<bool, String> {
+fn carry(what: &Carrying, environment: &[CString], tell: Tell<'_>) -> Result<bool, String> {
     let failed = |error: io::Error| error.to_string();
     let ending = Ending::hold().map_err(failed)?;
     let input = ending.stream(io::stdin()).map_err(failed)?;
     let output = ending.stream(io::stdout()).map_err(failed)?;
     let names = Inside::of(environment);
-    let told = |outcome: Result<tar::Summary, tar::TarError>| {
-        outcome.map(|summary| summary.failed == 0).map_err(|error| error.to_string())
-    };
     match what {
-        Carrying::Sftp => sftp::serve(input, output, &names).map(|()| true).map_err(|error| error.to_string()),
+        Carrying::Sftp => sftp::serve(input, output, &names, tell).map(|()| true).map_err(|error| error.to_string()),
         Carrying::Scp(line) => {
             let command = scp::parse(line).ok_or("not the command of a copy")?;
-            scp::serve(&command, input, output, &names).map_err(|error| error.to_string())
+            scp::serve(&command, input, output, &names, tell).map_err(|error| error.to_string())
         }
         Carrying::In(directory) => {
             let directory = names.expand(directory);
-            std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
             let mut report = tar::Placed::new(io::stderr(), SIDE, &directory);
-            told(tar::extract(input, &directory, &tar::Wanted::Everything, &mut report))
+            let outcome = match std::fs::create_dir_all(&directory) {
+                Ok(()) => tar::extract(input, &directory, &tar::Wanted::Everything, &mut report)
+                    .map_err(|error| error.to_string()),
+                Err(error) => Err(format!("{}: {error}", directory.display())),
+            };
+            let written = outcome.as_ref().map_or(0, |summary| summary.bytes);
+            told(Passed { written, ..passed(&directory, &outcome) }, outcome, tell)
         }
         Carrying::Out(path) => {
             let path = names.expand(path);
@@ -63,9 +74,26 @@ fn carry(what: &Carrying, environment: &[CString]) -> Result<bool, String> {
                 (Some(parent), Some(name)) => (parent, PathBuf::from(name)),
                 _ => (path.as_path(), PathBuf::from(".")),
             };
-            told(tar::create(output, directory, &[name], &mut tar::Placed::new(io::stderr(), SIDE, directory)))
+            let outcome = tar::create(output, directory, &[name], &mut tar::Placed::new(io::stderr(), SIDE, directory))
+                .map_err(|error| error.to_string());
+            let read = outcome.as_ref().map_or(0, |summary| summary.bytes);
+            told(Passed { read, ..passed(&path, &outcome) }, outcome, tell)
         }
     }
+}
+
+/// What is recorded of a stream of many files: where they are, and whether some are missing.
+fn passed(path: &Path, outcome: &Result<tar::Summary, String>) -> Passed {
+    let failed = match outcome {
+        Ok(summary) => (summary.failed > 0).then(|| summary.to_string()),
+        Err(error) => Some(error.clone()),
+    };
+    Passed { path: path.to_string_lossy().into_owned(), failed, ..Passed::default() }
+}
+
+fn told(passed: Passed, outcome: Result<tar::Summary, String>, tell: Tell<'_>) -> Result<bool, String> {
+    tell(passed);
+    outcome.map(|summary| summary.failed == 0)
 }
 
 /// The sandbox's accounts, as far as there are any.

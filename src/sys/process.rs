@@ -176,6 +176,22 @@ pub fn close_from(first: RawFd) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// The same, but for one of them, which is `kept`.
+///
+/// # Errors
+/// As [`close_on_exec_from`].
+pub fn close_from_but(first: RawFd, kept: BorrowedFd<'_>) -> io::Result<()> {
+    let kept = kept.as_raw_fd();
+    if kept > first {
+        // SAFETY: by the contract above no owner of such a descriptor exists in this process.
+        let answer = unsafe { libc::syscall(libc::SYS_close_range, first, kept - 1, 0) };
+        if answer < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    close_from(first.max(kept + 1))
+}
+
 /// Gives every signal its default disposition, which execve(2) keeps, whereas it keeps an ignored one ignored: the
 /// Rust runtime ignores SIGPIPE, a supervisor started by `nohup` SIGHUP, and posix_spawn(3) leaves the two signals that
 /// the C library keeps for itself ignored, which sigaction(3) refuses to touch.

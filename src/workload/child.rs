@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -119,7 +119,7 @@ pub fn become_workload(confinement: Confinement<'_>, start: Start<'_>, plan: Pla
 }
 
 /// Confines the calling process in the same way, and goes on in this executable: `own` is what runs instead of a program, in
-/// `workdir`. What it returns is the exit code.
+/// `workdir`, with the standard streams and `report`. What it returns is the exit code.
 ///
 /// # Errors
 /// Why it does not run, which has been written to `pipe` too.
@@ -128,7 +128,8 @@ pub fn become_own(
     workdir: Option<&Path>,
     plan: Plan,
     mut pipe: impl Write,
-    own: impl FnOnce() -> u8,
+    report: OwnedFd,
+    own: impl FnOnce(OwnedFd) -> u8,
 ) -> Result<u8, Failure> {
     let confined = confine(confinement, workdir, plan, &mut pipe);
     if let Err(failure) = &confined {
@@ -137,8 +138,9 @@ pub fn become_own(
     confined?;
     drop(pipe);
     // Nothing is executed that would close them.
-    process::close_from(FIRST_OF_OTHERS).map_err(|error| Failure::setup(format!("close_range: {error}")))?;
-    Ok(own())
+    process::close_from_but(FIRST_OF_OTHERS, report.as_fd())
+        .map_err(|error| Failure::setup(format!("close_range: {error}")))?;
+    Ok(own(report))
 }
 
 /// Gives up everything, up to the standard streams and what closes on exec.

@@ -20,6 +20,7 @@ use super::control::{Descriptors, Ending, Failure, GuestStep};
 use super::standard::{Shape, Standard, Streams};
 use super::terminal::Plan;
 use crate::confine::seccomp::Filter;
+use crate::contract::exit;
 use crate::sys::process::{self, Side};
 
 /// Largest task: as the orders, of which it is a part ([`super::sealed`]).
@@ -29,8 +30,9 @@ const TASK_LIMIT: u64 = 16 << 20;
 pub const GUESTS_LIMIT: usize = 512;
 
 /// What this executable does itself in the place of a guest's program, in a process of its own that is confined alike: it
-/// takes the words and the environment, and returns the exit code. The sandbox's file system need not have the executable.
-pub type Own = fn(&[CString], &[CString]) -> u8;
+/// takes the words, the environment, and a pipe on which it reports to the supervisor what it does, and returns the exit
+/// code. The sandbox's file system need not have the executable.
+pub type Own = fn(&[CString], &[CString], OwnedFd) -> u8;
 
 /// What a guest runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,15 +139,22 @@ impl Guests {
         let standard = task.terminal.clone().map_or(Standard::Pipes { joined: false }, Standard::Terminal);
         let mut streams =
             standard.make(&orders.identity)?.ok_or_else(|| Failure::setup("a guest inherits no streams"))?;
-        let (notes, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|error| Failure::setup(format!("pipe: {error}")))?;
+        let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(|error| Failure::setup(format!("pipe: {error}")));
+        let (notes, writer) = pipe()?;
+        let (reported, report) = match &task.program {
+            Program::Own(_) => Some(pipe()?),
+            Program::Image(_) => None,
+        }
+        .unzip();
         let pid = match process::fork().map_err(setup("fork"))? {
             Side::Child => {
                 let confinement = Confinement { orders, filter: &self.filter };
-                process::exit_now(run(confinement, &task, &streams, writer, self.own))
+                process::exit_now(run(confinement, &task, &streams, writer, report, self.own))
             }
             Side::Parent(pid) => pid,
         };
-        let ours = std::mem::take(&mut streams.ours);
+        let mut ours = std::mem::take(&mut streams.ours);
+        ours.extend(reported);
         self.all.push(Guest { id, pid, notes: Some(notes), said: Vec::new(), ours, started: false, ended: None });
         Ok(())
     }
@@ -206,7 +215,14 @@ impl Guests {
 }
 
 /// In the child. The exit code is read by nobody: the note in `writer` is.
-fn run(confinement: Confinement<'_>, task: &Task, streams: &Streams, writer: OwnedFd, own: Own) -> u8 {
+fn run(
+    confinement: Confinement<'_>,
+    task: &Task,
+    streams: &Streams,
+    writer: OwnedFd,
+    report: Option<OwnedFd>,
+    own: Own,
+) -> u8 {
     let mut writer = File::from(writer);
     if let Err(failure) = streams.take_on() {
         let code = failure.code;
@@ -217,11 +233,15 @@ fn run(confinement: Confinement<'_>, task: &Task, streams: &Streams, writer: Own
     let environment = task.environment.as_slice();
     // Nothing is copied between fork and exec: each page that is written to is copied first.
     let workdir = task.workdir.as_deref().or(confinement.orders.workdir.as_deref());
-    match &task.program {
-        Program::Image(commands) => {
+    match (&task.program, report) {
+        (Program::Image(commands), _) => {
             become_workload(confinement, Start { commands, environment, workdir }, plan, writer).code
         }
-        Program::Own(words) => become_own(confinement, workdir, plan, writer, || own(words, environment))
-            .unwrap_or_else(|failure| failure.code),
+        (Program::Own(words), Some(report)) => {
+            become_own(confinement, workdir, plan, writer, report, |report| own(words, environment, report))
+                .unwrap_or_else(|failure| failure.code)
+        }
+        // It is made where there is such a program.
+        (Program::Own(_), None) => exit::SETUP,
     }
 }

@@ -20,7 +20,8 @@ use super::launch::{KILLED, LaunchError, Line};
 /// for what is forwarded.
 const SHARE_OF_DESCRIPTORS: u64 = 2;
 
-/// What a guest costs of them: its three streams, and the connection that it is served on.
+/// What a guest costs of them: its three streams, and the connection that it is served on. What some report has room in
+/// the other half.
 const GUEST_DESCRIPTORS: u64 = 4;
 
 /// Starts guests, and makes sockets in the workload's network. Cheap to clone; outlives the sandbox, and then says so.
@@ -83,7 +84,7 @@ pub struct Guest {
     /// Its pid, as the sandbox sees it.
     pub pid: u32,
     /// The other ends of its streams, to be taken: the master side of its terminal, or those of the pipes that are its
-    /// standard input, output and error.
+    /// standard input, output and error; of a [`super::guest::Own`] the last is what it reports.
     pub streams: Vec<OwnedFd>,
     ended: Option<oneshot::Receiver<Ending>>,
     ending: Option<Ending>,

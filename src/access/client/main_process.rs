@@ -1,7 +1,9 @@
 //! The main process: to attach to, and what it has said.
 
-use std::io::{ErrorKind, IsTerminal};
+use std::io::IsTerminal;
 use std::sync::Arc;
+
+use nix::sys::signal::Signal;
 
 use super::{Caught, ClientError, attend, connect, open, show_all, want_terminal};
 use crate::access::attach::{HAS_TERMINAL, LOGS, LOGS_FOLLOWED, MAIN};
@@ -19,6 +21,7 @@ use crate::event::say;
 pub async fn attach(place: &Place) -> Result<u8, ClientError> {
     let opener = connect(place).await?;
     let channel = Arc::new(open(&opener, "session", &[]).await?);
+    channel.keep_order();
     channel.send_request(HAS_TERMINAL, true, &[]);
     let has_terminal = channel.answered().await.ok_or(Closed)?;
     let keys = has_terminal && std::io::stdin().is_terminal();
@@ -26,7 +29,7 @@ pub async fn attach(place: &Place) -> Result<u8, ClientError> {
     say!("openshell-supervisor: attached; {} detaches", if keys { "Ctrl-P Ctrl-Q" } else { "Ctrl-C" });
     let raw = if has_terminal { want_terminal(&channel)? } else { None };
     subsystem(&channel, MAIN).await?;
-    let code = attend(&channel, until_told(&channel, has_terminal)).await;
+    let code = attend(&channel, until_told(&channel, has_terminal, keys)).await;
     drop(raw);
     code
 }
@@ -38,10 +41,11 @@ pub async fn attach(place: &Place) -> Result<u8, ClientError> {
 pub async fn logs(place: &Place, follow: bool) -> Result<u8, ClientError> {
     let opener = connect(place).await?;
     let channel = open(&opener, "session", &[]).await?;
+    channel.keep_order();
     subsystem(&channel, if follow { LOGS_FOLLOWED } else { LOGS }).await?;
     match show_all(&channel).await {
-        // As `logs | head`: who reads has seen enough.
-        Err(ClientError::Own { source, .. }) if source.kind() == ErrorKind::BrokenPipe => Ok(0),
+        // There was nothing to interrupt.
+        Err(error) if error.is_unread() => Ok(0),
         other => other,
     }
 }
@@ -59,11 +63,16 @@ async fn subsystem(channel: &Channel, name: &str) -> Result<(), ClientError> {
     }
 }
 
-/// Until a signal would end this process. Only this side ends: the main process is not its child.
-async fn until_told(channel: &Channel, terminal: bool) -> u8 {
+/// Until a signal would end this process. Only this side ends: the main process is not its child. Ctrl-C is how one
+/// detaches where no `keys` do.
+async fn until_told(channel: &Channel, terminal: bool, keys: bool) -> u8 {
     let Some(mut caught) = Caught::begin() else { return std::future::pending().await };
     loop {
         match caught.next().await {
+            Some(Signal::SIGINT) if !keys => {
+                say!("\nopenshell-supervisor: detached; the main process runs on");
+                return 0;
+            }
             Some(signal) => return exit::SIGNAL_BASE.wrapping_add(signal as i32 as u8),
             None => caught.resize(channel, terminal),
         }

@@ -7,15 +7,16 @@ mod transfer;
 pub use main_process::{attach, logs};
 pub use transfer::{download, upload};
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
-use tokio::net::{TcpListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::files::shown::Shown;
 use super::forward;
@@ -23,6 +24,7 @@ use super::place::{Place, PlaceError};
 use super::ssh::SshError;
 use super::ssh::channel::{Channel, Closed, Refused, Stream};
 use super::ssh::connection::{Connection, Opener};
+use super::ssh::transport::refusal;
 use super::ssh::wire::{Reader, Writer};
 use super::stdio::{self, Raw};
 use crate::contract::{SANDBOX_USER, exit};
@@ -31,6 +33,9 @@ use crate::workload::standard::Shape;
 
 /// What is read of standard input at a time.
 const CHUNK: usize = 32 << 10;
+
+/// Ports tried that are the kernel's choice: one that is taken for the other address is rare.
+const PORTS_TRIED: usize = 16;
 
 /// Variables that describe the terminal and language, which a server may take over.
 const TOLD: [&str; 5] = ["LANG", "LC_ALL", "LC_CTYPE", "COLORTERM", "TZ"];
@@ -70,11 +75,18 @@ pub enum ClientError {
     },
 }
 
+impl ClientError {
+    /// Whether it is that nobody reads any more what this process writes, as in `logs | head`: who reads has seen enough.
+    fn is_unread(&self) -> bool {
+        matches!(self, Self::Own { source, .. } if source.kind() == ErrorKind::BrokenPipe)
+    }
+}
+
 /// What to do about a port that cannot be had, when `port` is the sandbox's.
 fn of_port(port: u16, error: &std::io::Error) -> String {
     let why = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => "ports below 1024 take privilege",
-        std::io::ErrorKind::AddrInUse => "something listens there already",
+        ErrorKind::PermissionDenied => "ports below 1024 take privilege",
+        ErrorKind::AddrInUse => "something listens there already",
         _ => "this machine does not give it",
     };
     format!("{why}: name another port of this side, or 0 for any, as in 0:{port}")
@@ -84,7 +96,8 @@ fn own(call: &'static str) -> impl FnOnce(std::io::Error) -> ClientError {
     move |source| ClientError::Own { call, source }
 }
 
-/// Joins standard input and output to the door, as `ProxyCommand` wants it (ssh_config(5)), until the door closes.
+/// Joins standard input and output to the door, as `ProxyCommand` wants it (ssh_config(5)), until the door closes. What the
+/// door says in place of SSH is the error: SSH clients keep it to themselves.
 ///
 /// # Errors
 /// [`ClientError`].
@@ -98,14 +111,19 @@ pub fn join(place: &Place) -> Result<(), ClientError> {
     });
     let (mut from, mut output) = (stream, std::io::stdout().lock());
     let mut chunk = vec![0; CHUNK];
+    let (mut begun, mut refused) = (false, None);
     loop {
         match from.read(&mut chunk) {
-            Ok(0) => return Ok(()),
+            Ok(0) => return refused.map_or(Ok(()), |refused: SshError| Err(refused.into())),
             Ok(length) => {
+                let line = chunk[..length].trim_ascii();
+                refused = (!begun && !line.starts_with(b"SSH-")).then(|| refusal(line)).flatten();
+                begun = true;
                 output.write_all(&chunk[..length]).and_then(|()| output.flush()).map_err(own("standard output"))?;
             }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(own("the socket")(error)),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // Closed before it has read what went there.
+            Err(error) => return Err(refused.map_or_else(|| own("the socket")(error), ClientError::from)),
         }
     }
 }
@@ -132,6 +150,7 @@ async fn open(opener: &Opener, kind: &str, details: &[u8]) -> Result<Channel, Cl
 pub async fn run(place: &Place, line: Option<&[u8]>, terminal: bool) -> Result<u8, ClientError> {
     let opener = connect(place).await?;
     let channel = Arc::new(open(&opener, "session", &[]).await?);
+    channel.keep_order();
     for name in TOLD {
         if let Some(value) = std::env::var_os(name) {
             let mut details = Vec::new();
@@ -162,29 +181,31 @@ async fn attend(channel: &Arc<Channel>, meanwhile: impl Future<Output = u8>) -> 
         code = meanwhile => Ok(code),
     };
     fed.abort();
-    outcome
+    match outcome {
+        // As a program ends whose reader has gone, which nobody is told of either (signal(7), SIGPIPE).
+        Err(error) if error.is_unread() => Ok(exit::SIGNAL_BASE.wrapping_add(Signal::SIGPIPE as i32 as u8)),
+        outcome => outcome,
+    }
 }
 
-/// Shows what comes on both streams, to their end; the exit code that stands for how the channel ended.
+/// Shows what comes on both streams, in the order in which it comes, to their end; the exit code that stands for how the
+/// channel ended.
 async fn show_all(channel: &Channel) -> Result<u8, ClientError> {
     let show = async {
-        while let Some(data) = channel.take(Stream::Data).await {
-            let mut output = std::io::stdout().lock();
-            output.write_all(&data).and_then(|()| output.flush()).map_err(own("standard output"))?;
+        while let Some((stream, data)) = channel.take_any().await {
+            match stream {
+                Stream::Data => {
+                    let mut output = std::io::stdout().lock();
+                    output.write_all(&data).and_then(|()| output.flush()).map_err(own("standard output"))?;
+                }
+                Stream::Error => std::io::stderr().write_all(&data).map_err(own("standard error"))?,
+            }
         }
         Ok::<_, ClientError>(())
     };
     // What cannot be shown is the end of it.
-    let shown = async { tokio::try_join!(show, show_errors(channel)) };
-    let ((), code) = tokio::try_join!(async { shown.await.map(drop) }, async { Ok(ended(channel).await) })?;
+    let ((), code) = tokio::try_join!(show, async { Ok(ended(channel).await) })?;
     code.ok_or(Closed.into())
-}
-
-async fn show_errors(channel: &Channel) -> Result<(), ClientError> {
-    while let Some(data) = channel.take(Stream::Error).await {
-        std::io::stderr().write_all(&data).map_err(own("standard error"))?;
-    }
-    Ok(())
 }
 
 /// The exit code that stands for the end, once it is there; `None` where the channel is closed without one.
@@ -310,7 +331,8 @@ pub fn quote(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
     line
 }
 
-/// Listens on this side's loopback, and carries what connects there to `port` inside, until it is ended.
+/// Listens on this side's loopback, and carries what connects there to `port` inside, until the connection ends, which is
+/// an error. `listening` is told where.
 ///
 /// # Errors
 /// [`ClientError`].
@@ -318,26 +340,65 @@ pub async fn forward(
     place: &Place,
     local: u16,
     port: u16,
-    listening: impl FnOnce(SocketAddr),
+    listening: impl FnOnce(&[SocketAddr]),
 ) -> Result<(), ClientError> {
     let opener = connect(place).await?;
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, local));
-    let listener = TcpListener::bind(address).await.map_err(|source| ClientError::Listen { address, port, source })?;
-    listening(listener.local_addr().map_err(own("getsockname"))?);
+    let (four, six) = listen(local, port).await?;
+    let addresses = [Some(&four), six.as_ref()].into_iter().flatten().map(TcpListener::local_addr);
+    listening(&addresses.collect::<Result<Vec<_>, _>>().map_err(own("getsockname"))?);
+    let mut carried = JoinSet::new();
     loop {
-        let (stream, from) = listener.accept().await.map_err(own("accept"))?;
+        let also = async {
+            match &six {
+                Some(six) => six.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        let accepted = tokio::select! {
+            accepted = four.accept() => accepted,
+            accepted = also => accepted,
+            Some(_) = carried.join_next() => continue,
+            () = opener.ended() => break,
+        };
+        let (stream, from) = accepted.map_err(own("accept"))?;
         let mut details = Vec::new();
         details.put_string(b"localhost");
         details.put_u32(port.into());
         details.put_string(from.ip().to_string().as_bytes());
         details.put_u32(from.port().into());
-        let Some(channel) = opener.open("direct-tcpip", &details) else { return Err(Closed.into()) };
-        tokio::spawn(async move {
-            match channel.opened().await {
-                Ok(()) => forward::carry(channel, stream).await,
-                Err(refused) => say!("openshell-supervisor: forward: {}", Shown(refused.reason.as_bytes())),
-            }
-        });
+        let Some(channel) = opener.open("direct-tcpip", &details) else { break };
+        carried.spawn(through(channel, stream));
+    }
+    // What has arrived still goes to who waits for it.
+    while carried.join_next().await.is_some() {}
+    Err(Closed.into())
+}
+
+async fn through(channel: Channel, stream: TcpStream) {
+    match channel.opened().await {
+        Ok(()) => forward::carry(channel, stream).await,
+        Err(refused) => say!("openshell-supervisor: forward: {}", Shown(refused.reason.as_bytes())),
+    }
+}
+
+/// Listens on both addresses that `localhost` may mean, or on the first where this machine has no other. They have the same
+/// port: who asks for the second must not meet somebody else there.
+async fn listen(local: u16, port: u16) -> Result<(TcpListener, Option<TcpListener>), ClientError> {
+    let mut attempts = 0;
+    loop {
+        let failed = |address| move |source| ClientError::Listen { address, port, source };
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, local));
+        let four = TcpListener::bind(address).await.map_err(failed(address))?;
+        let chosen = four.local_addr().map_err(own("getsockname"))?.port();
+        let address = SocketAddr::from((Ipv6Addr::LOCALHOST, chosen));
+        attempts += 1;
+        match TcpListener::bind(address).await {
+            Ok(six) => return Ok((four, Some(six))),
+            // A port that the kernel chose for one may be taken for the other.
+            Err(error) if error.kind() == ErrorKind::AddrInUse && local == 0 && attempts < PORTS_TRIED => {}
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(failed(address)(error)),
+            Err(_) => return Ok((four, None)),
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! and no `sftp-server`.
 //!
 //! What a transfer writes comes under its final name only when it is whole ([`staged`]); what is cut short leaves
-//! nothing there. Relative paths start at the working directory.
+//! nothing there, nor what could not be written whole. Relative paths start at the working directory.
 
 pub mod scp;
 pub mod sftp;
@@ -16,6 +16,28 @@ mod staged;
 pub mod streams;
 pub mod tar;
 mod times;
+
+/// What was done with one file, for the record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Passed {
+    /// The file or, where there are many in one stream, the directory, as the client named it.
+    pub path: String,
+    /// Bytes that came out of it.
+    pub read: u64,
+    /// Bytes that went into it.
+    pub written: u64,
+    /// Why not all of it was done, where it was not.
+    pub failed: Option<String>,
+}
+
+impl Passed {
+    fn failed(path: &std::path::Path, why: impl ToString) -> Self {
+        Self { path: path.to_string_lossy().into_owned(), failed: Some(why.to_string()), ..Self::default() }
+    }
+}
+
+/// Who is told of each file.
+pub type Tell<'t> = &'t mut dyn FnMut(Passed);
 
 /// Names for the owners of files. The room itself knows numbers only: which accounts there are is for others to read.
 pub trait Names {

@@ -1,15 +1,19 @@
 //! Files that come under their final name only when they are whole.
 //!
-//! A file is written under a temporary name in the directory where it will lie, so that one rename(2) puts it there:
-//! atomically, in the same file system, and within what Landlock grants for that directory. Whatever ends before leaves
-//! nothing under the final name, and [`Staged`] removes the temporary one; only SIGKILL and a crash of the machine leave
-//! that behind, recognisable by [`PREFIX`].
+//! A file is written without a name in the file system where it will lie (open(2), `O_TMPFILE`), and named when it is whole:
+//! by linkat(2) where nothing is there, else under a temporary name in the same directory, from which one rename(2) puts it
+//! into its place, atomically and within what Landlock grants for that directory. Whatever ends before leaves nothing, be it
+//! SIGKILL. Where the file system has no files without names, or somebody asks for a path in the meantime, it lies under the
+//! temporary name from then on: [`Staged`] removes that, and only SIGKILL and a crash of the machine leave it behind,
+//! recognisable by [`PREFIX`].
 
+use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
@@ -17,11 +21,17 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, copy_file_range, openat, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
 use nix::sys::uio::{pread, pwrite};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, ftruncate, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, ftruncate, linkat, unlinkat};
 
 /// How a temporary name begins: hidden, and telling whose it is. The final name is no part of it, for that may be as
 /// long as a name can be.
 pub(super) const PREFIX: &str = ".openshell-partial-";
+
+/// By which linkat(2) finds a file without a name; by the descriptor itself it takes a capability.
+const OWN_DESCRIPTORS: &str = "/proc/self/fd";
+
+/// Whether that is there.
+static CAN_BE_NAMED: OnceLock<bool> = OnceLock::new();
 
 /// Symbolic links followed to the place of a file: as many as the kernel follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -110,7 +120,8 @@ pub(super) fn same(one: &FileStat, other: &FileStat) -> bool {
 pub(super) struct Staged {
     directory: OwnedFd,
     name: OsString,
-    temporary: OsString,
+    /// The name under which it lies for now, where it has one.
+    temporary: OnceCell<OsString>,
     file: File,
     in_place: bool,
 }
@@ -118,9 +129,16 @@ pub(super) struct Staged {
 impl Staged {
     /// Begins a new file. `mode` is limited by the umask, as in open(2).
     pub fn begin(directory: OwnedFd, name: OsString, mode: Mode) -> Result<Self, Errno> {
+        // What is wrong with the directory, the other way tells.
+        let flags = OFlag::O_RDWR | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
+        if *CAN_BE_NAMED.get_or_init(|| Path::new(OWN_DESCRIPTORS).is_dir())
+            && let Ok(fd) = openat(&directory, ".", flags, mode)
+        {
+            return Ok(Self { directory, name, temporary: OnceCell::new(), file: File::from(fd), in_place: false });
+        }
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let (temporary, fd) = under_temporary_name(|temporary| openat(&directory, temporary, flags, mode))?;
-        Ok(Self { directory, name, temporary, file: File::from(fd), in_place: false })
+        Ok(Self { directory, name, temporary: temporary.into(), file: File::from(fd), in_place: false })
     }
 
     /// Begins the successor of a file that is there, with its mode and owner (extended attributes, and with them access
@@ -154,14 +172,32 @@ impl Staged {
         (self.directory.as_fd(), &self.name)
     }
 
-    /// The name under which it lies.
-    pub fn temporary(&self) -> &OsStr {
-        &self.temporary
+    /// The name under which it lies, from now on in any case.
+    pub fn temporary(&self) -> Result<&OsStr, Errno> {
+        if self.temporary.get().is_none() {
+            let (name, ()) = under_temporary_name(|name| self.link(name))?;
+            let _ = self.temporary.set(name);
+        }
+        self.temporary.get().map(OsString::as_os_str).ok_or(Errno::ENOENT)
+    }
+
+    /// Gives it a name that nothing else has.
+    fn link(&self, name: &OsStr) -> Result<(), Errno> {
+        let own = format!("{OWN_DESCRIPTORS}/{}", self.file.as_raw_fd());
+        linkat(AT_FDCWD, own.as_str(), &self.directory, name, AtFlags::AT_SYMLINK_FOLLOW)
+    }
+
+    fn rename(&self) -> Result<(), Errno> {
+        renameat(&self.directory, self.temporary()?, &self.directory, self.name.as_os_str())
     }
 
     /// Puts the file in its place.
     pub fn put(mut self) -> Result<(), Errno> {
-        match renameat(&self.directory, self.temporary.as_os_str(), &self.directory, self.name.as_os_str()) {
+        if self.temporary.get().is_none() && self.link(&self.name).is_ok() {
+            self.in_place = true;
+            return Ok(());
+        }
+        match self.rename() {
             Ok(()) => {
                 self.in_place = true;
                 Ok(())
@@ -187,9 +223,9 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        if !self.in_place {
+        if let Some(temporary) = self.temporary.get().filter(|_| !self.in_place) {
             // Nobody is left to be told, and the name says what it is.
-            let _ = unlinkat(&self.directory, self.temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
+            let _ = unlinkat(&self.directory, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
     }
 }

@@ -98,6 +98,8 @@ pub(super) struct Inner {
     taken: u32,
     data: BytesMut,
     error: BytesMut,
+    /// What came in which order, where somebody wants to know: of which stream, and how much.
+    turns: Option<VecDeque<(Stream, u32)>>,
     requests: VecDeque<Request>,
     /// Answers to our requests, in order.
     pub(super) answers: VecDeque<bool>,
@@ -115,6 +117,12 @@ impl Inner {
             return false;
         }
         self.granted -= length;
+        if let Some(turns) = self.turns.as_mut().filter(|_| length > 0) {
+            match turns.back_mut() {
+                Some((last, so_far)) if *last == stream => *so_far += length,
+                _ => turns.push_back((stream, length)),
+            }
+        }
         match (self.closed, stream) {
             // Nobody will take it.
             (true, _) => {}
@@ -250,11 +258,42 @@ impl Channel {
         Some(taken)
     }
 
+    /// From now on it is known in which order the two streams came, for [`Channel::take_any`], and that alone takes from
+    /// them. To be called before the peer has anything to send.
+    pub fn keep_order(&self) {
+        self.state.inner().turns = Some(VecDeque::new());
+    }
+
+    /// Takes what has come in first, on whichever stream; `None` at the end of both. May be cancelled; nothing is lost.
+    pub async fn take_any(&self) -> Option<(Stream, BytesMut)> {
+        let (stream, taken) = self
+            .state
+            .until(|inner| {
+                let Some(turns) = inner.turns.as_mut() else { return Some(None) };
+                let Some((stream, length)) = turns.front_mut() else {
+                    return (inner.peer_eof || inner.peer_closed).then_some(None);
+                };
+                let (stream, most) = (*stream, (*length).min(TAKEN as u32));
+                *length -= most;
+                if *length == 0 {
+                    turns.pop_front();
+                }
+                let buffer = match stream {
+                    Stream::Data => &mut inner.data,
+                    Stream::Error => &mut inner.error,
+                };
+                Some(Some((stream, buffer.split_to(buffer.len().min(most as usize)))))
+            })
+            .await?;
+        self.grant(taken.len() as u32);
+        Some((stream, taken))
+    }
+
     fn grant(&self, taken: u32) {
         let mut inner = self.state.inner();
         inner.taken += taken;
         // In halves, so that few packets say it.
-        if inner.taken < WINDOW / 2 || inner.peer_eof || inner.closed {
+        if inner.taken < WINDOW / 2 || inner.peer_eof || inner.peer_closed || inner.closed {
             return;
         }
         let Some((peer, _)) = inner.peer else { return };
@@ -360,6 +399,11 @@ impl Channel {
     /// Waits until the peer has closed the channel.
     pub async fn closed(&self) {
         self.state.until(|inner| inner.peer_closed.then_some(())).await;
+    }
+
+    /// Whether the peer has said that it sends no more: what is closed without that has broken off.
+    pub fn is_whole(&self) -> bool {
+        self.state.inner().peer_eof
     }
 
     /// Closes it. What has been sent still goes.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use super::channel::{
@@ -41,6 +41,7 @@ const PROTOCOL_ERROR: u32 = 2;
 pub(super) struct Shared {
     pub(super) outgoing: Arc<Outgoing>,
     table: Mutex<Table>,
+    ended: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -151,7 +152,8 @@ impl Connection {
     }
 
     fn over(transport: Transport, user: String) -> (Self, mpsc::UnboundedReceiver<Opening>) {
-        let shared = Arc::new(Shared { outgoing: transport.outgoing.clone(), table: Mutex::default() });
+        let shared =
+            Arc::new(Shared { outgoing: transport.outgoing.clone(), table: Mutex::default(), ended: Notify::new() });
         // Bounded by the channels there may be.
         let (openings, opened) = mpsc::unbounded_channel();
         (Self { transport, shared, openings, user }, opened)
@@ -327,11 +329,13 @@ impl Shared {
         for state in channels.into_values() {
             {
                 let mut inner = state.inner();
-                (inner.peer_closed, inner.peer_eof) = (true, true);
+                // It may have broken off: nobody has said that this is all.
+                inner.peer_closed = true;
             }
             state.tell();
         }
         self.outgoing.room.notify_waiters();
+        self.ended.notify_waiters();
     }
 
     /// A place for one more channel.
@@ -364,6 +368,16 @@ impl Opener {
         opening.extend_from_slice(details);
         self.shared.outgoing.push(opening);
         Some(Channel { number, shared: self.shared.clone(), state })
+    }
+
+    /// Waits until the connection has ended.
+    pub async fn ended(&self) {
+        let ended = self.shared.ended.notified();
+        tokio::pin!(ended);
+        ended.as_mut().enable();
+        if !self.shared.table().over {
+            ended.await;
+        }
     }
 }
 

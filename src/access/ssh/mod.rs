@@ -60,6 +60,9 @@ pub enum SshError {
     /// The peer is gone.
     #[error("the peer has gone")]
     Gone,
+    /// The peer said this in place of its identification, and closed.
+    #[error("{0}")]
+    Refused(String),
     /// The peer ends it.
     #[error("the peer disconnects: {0}")]
     Disconnected(String),

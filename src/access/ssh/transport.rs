@@ -233,9 +233,14 @@ impl Drop for Transport {
 impl Transport {
     /// Exchanges identifications and begins to exchange keys. A server has a key.
     pub(super) async fn begin(mut stream: UnixStream, side: Side, key: Option<Arc<HostKey>>) -> Result<Self, SshError> {
-        stream.write_all(format!("{IDENTIFICATION}\r\n").as_bytes()).await?;
+        let written = stream.write_all(format!("{IDENTIFICATION}\r\n").as_bytes()).await;
         let mut buffer = BytesMut::with_capacity(READ_SIZE);
-        let theirs = identification(&mut stream, &mut buffer, side).await?;
+        // A server that refuses says why and closes, perhaps before anything could be written.
+        let theirs = identification(&mut stream, &mut buffer, side).await;
+        let theirs = match (theirs, written) {
+            (Err(refused @ SshError::Refused(_)), _) => return Err(refused),
+            (theirs, written) => written.map_err(SshError::from).and(theirs)?,
+        };
         let ours = IDENTIFICATION.as_bytes().to_vec();
         let versions = match side {
             Side::Server => Versions { client: theirs, server: ours },
@@ -388,9 +393,11 @@ fn cost(message: &[u8]) -> usize {
     message.len() + MESSAGE_COST
 }
 
-/// The peer's identification line, without its end. A server may say other things before (RFC 4253 §4.2).
+/// The peer's identification line, without its end. A server may say other things before (RFC 4253 §4.2); where it closes
+/// after that, the last of them is why.
 async fn identification(stream: &mut UnixStream, buffer: &mut BytesMut, side: Side) -> Result<Vec<u8>, SshError> {
     let mut said = 0;
+    let mut last = Vec::new();
     loop {
         while let Some(end) = buffer.iter().position(|&byte| byte == b'\n') {
             let line = buffer.split_to(end + 1);
@@ -402,14 +409,26 @@ async fn identification(stream: &mut UnixStream, buffer: &mut BytesMut, side: Si
             if side == Side::Server || line.starts_with(b"SSH-") || said > BANNER_LIMIT {
                 return Err(Malformed("no identification of SSH 2.0").into());
             }
+            last = line.to_vec();
         }
-        if buffer.len() > LINE_LIMIT {
+        // What a server says before may be as long as it likes, within the bound of all of it.
+        let limit = if side == Side::Server { LINE_LIMIT } else { BANNER_LIMIT };
+        if buffer.len() > limit {
             return Err(Malformed("an identification that is too long").into());
         }
-        if stream.read_buf(buffer).await? == 0 {
-            return Err(SshError::Gone);
-        }
+        let ended = match stream.read_buf(buffer).await {
+            Ok(0) => SshError::Gone,
+            Ok(_) => continue,
+            Err(error) => error.into(),
+        };
+        return Err(refusal(&last).unwrap_or(ended));
     }
+}
+
+/// What a server that closes has said; our own kind begins with its name, as the client's own messages do.
+pub(in crate::access) fn refusal(line: &[u8]) -> Option<SshError> {
+    let line = line.strip_prefix(b"openshell-supervisor: ").unwrap_or(line);
+    (!line.is_empty()).then(|| SshError::Refused(String::from_utf8_lossy(line).into_owned()))
 }
 
 fn disconnect_reason(message: &[u8]) -> String {

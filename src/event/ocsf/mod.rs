@@ -9,14 +9,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use record::{
     Acting, Activity, Class, ConnectionInfo, Device, Endpoint, Fields, FileFacts, FindingInfo, HttpRequest,
-    HttpResponse, Metadata, Named, Process, Product, Record, Unmapped, Url, User,
+    HttpResponse, Metadata, Named, Process, Product, Record, Traffic, Unmapped, Url, User,
 };
 
 use super::line::{printable, sentence};
 use super::sink::SandboxIdentity;
 use super::{
     Actor, Disposition, Event, Finding, HttpRequestFacts, NetworkActivity, ProcessActivity, ProcessStep, Severity,
-    SshActivity, SshStep, Stage,
+    SshActivity, SshOutcome, SshStep, Stage,
 };
 
 /// Version of the schema that records follow.
@@ -186,11 +186,13 @@ fn process_activity<'e>(record: &mut Record<'e>, process: &'e ProcessActivity) {
 
 /// Programs that are run are process activity, as the workload is; the rest is what they came in by.
 fn ssh_activity<'e>(record: &mut Record<'e>, activity: &'e SshActivity) {
-    let denied = activity.refused.is_some() && activity.step != SshStep::Closed;
+    let denied = matches!(activity.outcome, SshOutcome::Refused(_));
     record.class = Class::Ssh;
     record.activity = match (&activity.step, denied) {
-        (SshStep::Closed, _) => Activity(2, "Close"),
+        (SshStep::Closed | SshStep::Carried { over: true, .. }, _) => Activity(2, "Close"),
+        (SshStep::Ran { ended: Some(_), .. }, _) => Activity(2, "Terminate"),
         (SshStep::Ran { .. }, _) => Activity(1, "Launch"),
+        (SshStep::Passed { .. }, _) => Activity(6, "Traffic"),
         (_, true) => Activity(5, "Refuse"),
         (_, false) => Activity(1, "Open"),
     };
@@ -201,10 +203,11 @@ fn ssh_activity<'e>(record: &mut Record<'e>, activity: &'e SshActivity) {
         (_, true) => Severity::Low,
     };
     let fields = &mut record.fields;
-    if let SshStep::Ran { command, .. } = &activity.step {
+    if let SshStep::Ran { command, pid, ended, .. } = &activity.step {
         record.class = Class::Process;
         let name = command.as_deref().map_or(Cow::Borrowed("shell"), printable);
-        fields.process = Some(Process { pid: None, name: Some(basename(&name)), file: None, user: None });
+        fields.process = Some(Process { pid: *pid, name: Some(basename(&name)), file: None, user: None });
+        fields.exit_code = *ended;
     } else {
         record.metadata.profiles = &["host", "security_control"];
         let (action, disposition) =
@@ -215,11 +218,23 @@ fn ssh_activity<'e>(record: &mut Record<'e>, activity: &'e SshActivity) {
     if let SshStep::Forwarded { host, port } = &activity.step {
         fields.dst_endpoint = Some(endpoint(host, None, u16::try_from(*port).unwrap_or_default()));
     }
-    let status = if denied { (2, "Failure") } else { (1, "Success") };
+    if let SshStep::Passed { path, read, written } = &activity.step {
+        let path = printable(path);
+        fields.file = Some(FileFacts { type_id: FILE_REGULAR, name: basename(&path), path });
+        // The client is the source.
+        fields.traffic = Some(Traffic { bytes_in: *read, bytes_out: *written });
+    }
+    let (status, reason) = match &activity.outcome {
+        SshOutcome::Done => ((1, "Success"), None),
+        SshOutcome::Refused(reason) | SshOutcome::Failed(reason) => ((2, "Failure"), Some(reason)),
+    };
     (fields.status_id, fields.status) = (Some(status.0), Some(status.1));
-    fields.status_detail = match (&activity.refused, &activity.step) {
+    fields.status_detail = match (reason, &activity.step) {
+        (Some(reason), SshStep::Carried { what, .. }) => {
+            Some(format!("{}: {}", printable(what), printable(reason)).into())
+        }
         (Some(reason), _) => Some(printable(reason)),
-        (None, SshStep::Carried(what)) => Some(printable(what)),
+        (None, SshStep::Carried { what, .. }) => Some(printable(what)),
         (None, _) => None,
     };
     fields.count = (activity.count > 1).then_some(activity.count);

@@ -171,6 +171,10 @@ pub(super) struct Fields<'e> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exit_code: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) file: Option<FileFacts<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) traffic: Option<Traffic>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) finding_info: Option<FindingInfo<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unmapped: Option<Unmapped>,
@@ -243,6 +247,12 @@ pub(super) struct FileFacts<'e> {
     pub(super) type_id: u8,
     pub(super) name: Cow<'e, str>,
     pub(super) path: Cow<'e, str>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Traffic {
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
 }
 
 #[derive(Serialize)]

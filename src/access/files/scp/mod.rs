@@ -17,13 +17,16 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 pub use command::{Command, Role, parse};
 
-use super::Names;
 use super::shown::Shown;
+use super::{Names, Passed, Tell};
 
 /// Longest line: a path's last name, its size and its mode.
 const MAX_LINE: usize = 4096;
@@ -52,8 +55,14 @@ pub enum ScpError {
 ///
 /// # Errors
 /// The stream ended or failed, or what came is not the protocol. A file that was not complete is not there.
-pub fn serve(command: &Command, input: impl Read, output: impl Write, names: &dyn Names) -> Result<bool, ScpError> {
-    let mut wire = Wire { input: BufReader::with_capacity(CHUNK, input), output, failed: false };
+pub fn serve(
+    command: &Command,
+    input: impl Read,
+    output: impl Write,
+    names: &dyn Names,
+    tell: Tell<'_>,
+) -> Result<bool, ScpError> {
+    let mut wire = Wire { input: BufReader::with_capacity(CHUNK, input), output, failed: false, tell };
     let paths = command.paths(names);
     match command.role {
         Role::Sink => sink::receive(&mut wire, command, &paths)?,
@@ -63,13 +72,14 @@ pub fn serve(command: &Command, input: impl Read, output: impl Write, names: &dy
 }
 
 /// The two directions.
-struct Wire<R, W> {
+struct Wire<'t, R, W> {
     input: BufReader<R>,
     output: W,
     failed: bool,
+    tell: Tell<'t>,
 }
 
-impl<R: Read, W: Write> Wire<R, W> {
+impl<R: Read, W: Write> Wire<'_, R, W> {
     /// Says that it may go on.
     fn go_on(&mut self) -> Result<(), ScpError> {
         self.send(&[0])
@@ -83,7 +93,13 @@ impl<R: Read, W: Write> Wire<R, W> {
     /// Tells what is wrong with one file.
     fn complain(&mut self, path: &[u8], what: &dyn Display) -> Result<(), ScpError> {
         self.failed = true;
+        (self.tell)(Passed::failed(Path::new(OsStr::from_bytes(path)), what));
         self.send(format!("\u{1}scp: {}: {what}\n", Shown(path)).as_bytes())
+    }
+
+    /// For the record: a file went through.
+    fn passed(&mut self, path: &Path, read: u64, written: u64) {
+        (self.tell)(Passed { path: path.to_string_lossy().into_owned(), read, written, failed: None });
     }
 
     /// Waits for the other side's word; `false` where it does not want this one.

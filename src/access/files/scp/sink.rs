@@ -11,7 +11,7 @@ use nix::sys::stat::{FchmodatFlags, Mode, UtimensatFlags, fchmod, fchmodat, futi
 
 use super::{Command, MAX_DEPTH, ScpError, Wire};
 use crate::access::files::sftp::upload::{self, open_target};
-use crate::access::files::times;
+use crate::access::files::{Passed, times};
 
 /// A directory that is being filled, and what it is to be in the end.
 struct Directory {
@@ -32,7 +32,7 @@ struct Announced<'l> {
 
 /// Receives until the other side has finished.
 pub(super) fn receive<R: Read, W: Write>(
-    wire: &mut Wire<R, W>,
+    wire: &mut Wire<'_, R, W>,
     command: &Command,
     paths: &[PathBuf],
 ) -> Result<(), ScpError> {
@@ -118,7 +118,7 @@ fn read_times(line: &[u8]) -> Option<Times> {
 }
 
 fn file<R: Read, W: Write>(
-    wire: &mut Wire<R, W>,
+    wire: &mut Wire<'_, R, W>,
     path: &Path,
     announced: &Announced<'_>,
     preserve: bool,
@@ -139,6 +139,7 @@ fn file<R: Read, W: Write>(
     while at < announced.size {
         let bytes = wire.input.fill_buf()?;
         if bytes.is_empty() {
+            (wire.tell)(Passed::failed(path, "the connection ended before it was whole"));
             return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
         }
         let count = bytes.len().min(usize::try_from(announced.size - at).unwrap_or(usize::MAX));
@@ -152,6 +153,7 @@ fn file<R: Read, W: Write>(
     if !wire.may_go_on()? {
         // It could not read the file: what came is not it.
         target.withdraw();
+        (wire.tell)(Passed::failed(path, "the client could not read it"));
         return wire.go_on();
     }
     let outcome = outcome.and_then(|()| {
@@ -164,7 +166,10 @@ fn file<R: Read, W: Write>(
         target.publish()
     });
     match outcome {
-        Ok(()) => wire.go_on(),
+        Ok(()) => {
+            wire.passed(path, 0, announced.size);
+            wire.go_on()
+        }
         Err(error) => wire.complain(name, &error.desc()),
     }
 }

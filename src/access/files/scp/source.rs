@@ -15,7 +15,7 @@ use crate::access::files::staged::{self, PREFIX, kind};
 
 /// Sends everything.
 pub(super) fn send<R: Read, W: Write>(
-    wire: &mut Wire<R, W>,
+    wire: &mut Wire<'_, R, W>,
     command: &Command,
     paths: &[PathBuf],
 ) -> Result<(), ScpError> {
@@ -29,13 +29,13 @@ pub(super) fn send<R: Read, W: Write>(
     Ok(())
 }
 
-struct Source<'w, R, W> {
-    wire: &'w mut Wire<R, W>,
+struct Source<'w, 't, R, W> {
+    wire: &'w mut Wire<'t, R, W>,
     command: &'w Command,
     chunk: Vec<u8>,
 }
 
-impl<R: Read, W: Write> Source<'_, R, W> {
+impl<R: Read, W: Write> Source<'_, '_, R, W> {
     fn complain(&mut self, path: &Path, what: &dyn std::fmt::Display) -> Result<(), ScpError> {
         self.wire.complain(path.as_os_str().as_bytes(), what)
     }
@@ -104,7 +104,10 @@ impl<R: Read, W: Write> Source<'_, R, W> {
             at += count as u64;
         }
         match problem {
-            None => self.wire.go_on()?,
+            None => {
+                self.wire.passed(path, size, 0);
+                self.wire.go_on()?;
+            }
             Some(what) => self.complain(path, &what)?,
         }
         self.wire.may_go_on().map(|_| ())

@@ -21,7 +21,7 @@ fn word(text: &[u8]) -> Word {
 /// Runs a command line against what the other side says, and gives what it was told.
 fn run(line: &[u8], said: &[u8]) -> (Result<bool, ScpError>, Vec<u8>) {
     let mut output = Vec::new();
-    (serve(&parse(line).unwrap(), said, &mut output, &NoNames), output)
+    (serve(&parse(line).unwrap(), said, &mut output, &NoNames, &mut |_| ()), output)
 }
 
 /// `scp OPTIONS -- 'PATH'`.

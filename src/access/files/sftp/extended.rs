@@ -17,7 +17,7 @@ use super::paths::{real_path, set};
 use super::session::{Answer, Failed, Session, path};
 use super::wire::{Fields, Refusal, reply};
 use super::{MAX_DATA, MAX_HANDLES, MAX_PACKET};
-use crate::access::files::staged::{self, copy, same};
+use crate::access::files::staged::same;
 
 /// What is offered, with versions.
 pub(super) const OFFERED: [(&[u8], &[u8]); 11] = [
@@ -148,8 +148,7 @@ impl<W: Write> Session<'_, W> {
         {
             return Err(Refusal::failure("the ranges overlap in one file").into());
         }
-        staged::offset(from_offset)?;
-        copy(&source, from_offset, &target.file, to_offset, length)?;
+        target.copy_from(&source, from_offset, to_offset, length)?;
         Ok(())
     }
 

@@ -15,7 +15,8 @@
 //!
 //! The protocol has no word for "the upload is complete" but the closing of the handle. So a file that a client creates
 //! or writes from its start appears under its name when the handle is closed (or by fsync@openssh.com), and what was cut
-//! short never does. In the session itself the name stands for the unfinished file from the beginning, so that a client
+//! short never does. Nor does one of which something could not be written, for OpenSSH's client closes its handle all the same;
+//! but what that client closes after Ctrl-C in `put` cannot be told from what is whole, since it sends nothing else. In the session itself the name stands for the unfinished file from the beginning, so that a client
 //! which looks at it, sets its mode or opens it again finds what it wrote. Not held back are files opened for appending,
 //! for writing without creating (random access, as sshfs does), with `EXCL` (a lock must be seen at once; it is removed
 //! if the session ends before its handle is closed), and those that [`Staged::succeed`](super::staged::Staged::succeed)
@@ -34,7 +35,7 @@ mod wire;
 
 use std::io::{self, Read, Write};
 
-use super::Names;
+use super::{Names, Tell};
 
 /// Largest packet, its length aside: OpenSSH's bound, which its clients rely on (`SFTP_MAX_MSG_LENGTH`).
 const MAX_PACKET: usize = 256 << 10;
@@ -73,16 +74,28 @@ pub enum SftpError {
     Stream(#[from] io::Error),
 }
 
-/// Serves one session until the client closes it. It takes about 1.1 MiB for packets, 32 KiB for each open directory, and
+/// Serves one session until the client closes it, and tells of each file that was opened. It takes about 1.1 MiB for packets, 32 KiB for each open directory, and
 /// at most 800 descriptors.
 ///
 /// # Errors
 /// What is no SFTP, or the stream failed. Uploads that were not closed are gone in any case.
-pub fn serve(input: impl Read, output: impl Write, names: &dyn Names) -> Result<(), SftpError> {
-    let mut requests = wire::Requests::new(input);
+pub fn serve(input: impl Read, output: impl Write, names: &dyn Names, tell: Tell<'_>) -> Result<(), SftpError> {
     let mut session = session::Session::new(wire::Replies::new(output), names);
+    let served = answer_all(input, &mut session, tell);
+    session.handles.abandon();
+    session.handles.passed.drain(..).for_each(tell);
+    served
+}
+
+fn answer_all<W: Write>(
+    input: impl Read,
+    session: &mut session::Session<'_, W>,
+    tell: Tell<'_>,
+) -> Result<(), SftpError> {
+    let mut requests = wire::Requests::new(input);
     while let Some(packet) = requests.next()? {
         session.take(packet)?;
+        session.handles.passed.drain(..).for_each(&mut *tell);
         if !requests.another_is_there() {
             session.replies.flush()?;
         }

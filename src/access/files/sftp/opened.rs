@@ -14,7 +14,8 @@ use nix::sys::uio::pread;
 use super::MAX_HANDLES;
 use super::upload::{self, Target};
 use super::wire::Refusal;
-use crate::access::files::staged::{self, Place, same};
+use crate::access::files::Passed;
+use crate::access::files::staged::{self, Place, Staged, same};
 
 /// Whether a path that ends in a link is about the link or about where it leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ impl Directory {
 #[derive(Default)]
 pub(super) struct Handles {
     slots: Vec<(u32, Option<Opened>)>,
+    /// What was done with the files that are closed, until somebody is told of it.
+    pub passed: Vec<Passed>,
 }
 
 /// Bytes of a handle: number and generation.
@@ -95,15 +98,25 @@ impl Handles {
 
     /// Opens a file.
     pub fn open_file(&mut self, path: &Path, flags: u32, mode: Mode) -> Result<Handle, Refusal> {
+        let opened = self.try_open_file(path, flags, mode);
+        if let Err(refusal) = &opened {
+            self.passed.push(Passed::failed(path, refusal));
+        }
+        opened
+    }
+
+    fn try_open_file(&mut self, path: &Path, flags: u32, mode: Mode) -> Result<Handle, Refusal> {
         let target = match self.unfinished(path, Links::Followed) {
             // Opened again while it is being written: the same file, which is not made twice.
             Some((unfinished, path)) if flags & upload::EXCLUSIVE == 0 => {
                 unfinished.settle()?;
-                Target { file: upload::open(&path, flags, mode)?, upload: upload::Upload::None }
+                Target::of(upload::open(&path, flags, mode)?, upload::Upload::None)
             }
             Some(_) => return Err(Errno::EEXIST.into()),
             None => upload::open_target(path, flags, mode)?,
         };
+        let mut target = target;
+        target.passed.path = path.to_string_lossy().into_owned();
         if fstat(&target.file).is_ok_and(|found| staged::kind(&found) == nix::sys::stat::SFlag::S_IFDIR) {
             return Err(Refusal::failure("it is a directory"));
         }
@@ -112,14 +125,35 @@ impl Handles {
 
     /// Opens a directory.
     pub fn open_directory(&mut self, path: &Path) -> Result<Handle, Refusal> {
+        // What is to be listed needs a name before the list begins.
+        for target in self.uploads() {
+            // One that gets none is not listed.
+            let _ = target.staged().map(Staged::temporary);
+        }
         self.add(Opened::Directory(Directory::open(path)?))
     }
 
-    /// Closes one; a file that was uploaded comes under its name.
+    /// Closes one; a file that was uploaded comes under its name, if all of it was written.
     pub fn close(&mut self, handle: &[u8]) -> Result<(), Refusal> {
         match self.slot(handle)?.take() {
-            Some(Opened::File(mut target)) => Ok(target.publish()?),
+            Some(Opened::File(mut target)) => {
+                let published = target.publish();
+                let failure = published.err().or(target.failure());
+                let failed = failure.map(|error| error.desc().to_owned());
+                self.passed.push(Passed { failed, ..target.passed });
+                Ok(published?)
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// Gives up all that is still open: the client has gone.
+    pub fn abandon(&mut self) {
+        for (_, slot) in std::mem::take(&mut self.slots) {
+            if let Some(Opened::File(target)) = slot {
+                let failed = Some("the connection ended before it was closed".to_owned());
+                self.passed.push(Passed { failed, ..target.passed });
+            }
         }
     }
 
@@ -170,7 +204,7 @@ impl Handles {
                 name == place.name && fstat(directory).is_ok_and(|directory| same(&directory, &parent))
             })
         })?;
-        let path = target.staged().map(|staged| sibling(path, &place, staged.temporary()))?;
+        let path = target.staged().and_then(|staged| Some(sibling(path, &place, staged.temporary().ok()?)))?;
         Some((target, path))
     }
 
@@ -192,7 +226,7 @@ impl Handles {
             let staged = target.staged()?;
             let (place, last) = staged.place();
             let here = fstat(place).is_ok_and(|place| same(&place, directory));
-            here.then(|| (staged.temporary().to_owned(), last.to_owned()))
+            if here { Some((staged.temporary().ok()?.to_owned(), last.to_owned())) } else { None }
         };
         for target in self.uploads() {
             let Some((temporary, last)) = here(target) else { continue };

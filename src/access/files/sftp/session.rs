@@ -146,7 +146,11 @@ impl<'n, W: Write> Session<'n, W> {
         if length == 0 {
             self.replies.string(b"");
         } else {
-            self.replies.filled(length, |space| read_at(&target.file, space, offset))?;
+            self.replies.filled(length, |space| {
+                let read = read_at(&target.file, space, offset)?;
+                target.passed.read += read as u64;
+                Ok::<_, Refusal>(read)
+            })?;
         }
         Ok(Answer::Written)
     }

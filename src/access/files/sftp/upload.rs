@@ -8,6 +8,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, ftruncate, unlinkat};
 
+use crate::access::files::Passed;
 use crate::access::files::staged::{self, Place, Staged, copy, from_io, kind, same, write_all_at};
 
 /// `pflags` of SSH_FXP_OPEN.
@@ -82,6 +83,11 @@ impl Below {
 pub(in crate::access::files) struct Target {
     pub file: File,
     pub upload: Upload,
+    /// For the record.
+    pub passed: Passed,
+    /// What kept something that the client sent from being in the file. The client closes the handle all the same, as
+    /// OpenSSH's does after any failure, and what it closes then is not what it meant to send.
+    failed: Option<Errno>,
 }
 
 /// Opens a file in place.
@@ -91,7 +97,7 @@ pub(in crate::access::files) fn open(path: &Path, flags: u32, mode: Mode) -> Res
 
 /// Opens a file that may be an upload.
 pub(in crate::access::files) fn open_target(path: &Path, flags: u32, mode: Mode) -> Result<Target, Errno> {
-    let in_place = |file| Ok(Target { file, upload: Upload::None });
+    let in_place = |file| Ok(Target::of(file, Upload::None));
     if flags & WRITE == 0 || flags & APPEND != 0 || flags & (CREATE | TRUNCATE) == 0 {
         return in_place(open(path, flags, mode)?);
     }
@@ -104,7 +110,7 @@ pub(in crate::access::files) fn open_target(path: &Path, flags: u32, mode: Mode)
             }
             _ => Upload::None,
         };
-        return Ok(Target { file, upload });
+        return Ok(Target::of(file, upload));
     }
     let place = match Place::find(path) {
         Ok(place) => place,
@@ -133,17 +139,32 @@ pub(in crate::access::files) fn open_target(path: &Path, flags: u32, mode: Mode)
         };
     }
     let upload = if flags & READ == 0 { Upload::Undecided(place) } else { Upload::None };
-    Ok(Target { file: without_truncating, upload })
+    Ok(Target::of(without_truncating, upload))
 }
 
 fn staged_target(staged: Staged, below: Option<Below>) -> Result<Target, Errno> {
     let file = staged.file().try_clone().map_err(|error| from_io(&error))?;
-    Ok(Target { file, upload: Upload::Staged { staged, below } })
+    Ok(Target::of(file, Upload::Staged { staged, below }))
 }
 
 impl Target {
+    pub fn of(file: File, upload: Upload) -> Self {
+        Self { file, upload, passed: Passed::default(), failed: None }
+    }
+
+    /// Remembers what has failed.
+    fn note<T>(&mut self, outcome: Result<T, Errno>) -> Result<T, Errno> {
+        outcome.inspect_err(|error| self.failed = Some(*error))
+    }
+
     /// Writes at an offset; in append mode the kernel writes at the end whatever it is.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let written = self.try_write(offset, bytes);
+        self.passed.written += if written.is_ok() { bytes.len() as u64 } else { 0 };
+        self.note(written)
+    }
+
+    fn try_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.decide(offset)?;
         if let Upload::Staged { staged, below: Some(below) } = &mut self.upload {
             below.fill(staged.file(), offset)?;
@@ -180,7 +201,15 @@ impl Target {
         if let Upload::Undecided(_) = self.upload {
             self.upload = Upload::None;
         }
-        ftruncate(&self.file, staged::offset(size)?)
+        let cut = staged::offset(size).and_then(|size| ftruncate(&self.file, size));
+        self.note(cut)
+    }
+
+    /// Copies from another file, and says how many bytes there were.
+    pub fn copy_from(&mut self, source: &File, from: u64, to: u64, length: u64) -> Result<u64, Errno> {
+        let copied = copy(source, from, &self.file, to, length);
+        self.passed.written += copied.unwrap_or_default();
+        self.note(copied)
     }
 
     /// Makes the file whole on its own, for somebody who looks at it before it is closed.
@@ -188,14 +217,20 @@ impl Target {
         if let Upload::Staged { staged, below } = &mut self.upload
             && let Some(mut lower) = below.take()
         {
-            lower.fill(staged.file(), u64::MAX)?;
+            let filled = lower.fill(staged.file(), u64::MAX);
+            return self.note(filled);
         }
         Ok(())
     }
 
-    /// Puts the file under its name.
+    /// Puts the file under its name, unless something of it is missing: then there is none, and what was there stays.
     pub fn publish(&mut self) -> Result<(), Errno> {
-        self.settle()?;
+        let settled = self.settle();
+        if let Some(error) = self.failed.filter(|_| !matches!(self.upload, Upload::None)) {
+            self.withdraw();
+            return Err(error);
+        }
+        settled?;
         match std::mem::replace(&mut self.upload, Upload::None) {
             Upload::Staged { staged, .. } => staged.put(),
             Upload::Exclusive(mut claim) => {
@@ -209,6 +244,11 @@ impl Target {
     /// Gives up the name: what is written from now on is in no directory.
     pub fn withdraw(&mut self) {
         self.upload = Upload::None;
+    }
+
+    /// What kept something from being in the file.
+    pub fn failure(&self) -> Option<Errno> {
+        self.failed
     }
 
     /// What is staged.

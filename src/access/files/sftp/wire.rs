@@ -79,6 +79,12 @@ impl Refusal {
     }
 }
 
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 impl From<Errno> for Refusal {
     fn from(error: Errno) -> Self {
         // The classes in which OpenSSH's server puts errors, and for which clients have their own words.

@@ -272,6 +272,11 @@ impl<W: Write> Creation<'_, W> {
         if !size_fits(size) {
             pax::write(&mut records, "size", size.to_string().as_bytes());
         }
+        // A second name has the time of the first; and the header's own field has whole seconds.
+        if kind != b'1' && found.st_mtime_nsec != 0 {
+            let modified = pax::written_time(found.st_mtime, found.st_mtime_nsec);
+            pax::write(&mut records, "mtime", modified.as_bytes());
+        }
         if !records.is_empty() {
             let member = Numbers { mode: 0o644, size: records.len() as u64, ..Numbers::default() };
             self.output.write_all(&Header::write(b'x', b"PaxHeaders/0", b"", &member).0)?;

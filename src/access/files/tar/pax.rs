@@ -120,6 +120,15 @@ fn time(value: &[u8]) -> Option<(i64, u32)> {
     })
 }
 
+/// A time as [`time`] reads it.
+pub(super) fn written_time(seconds: i64, nanoseconds: i64) -> String {
+    match (seconds, nanoseconds) {
+        (seconds, 0) => seconds.to_string(),
+        (..0, _) => format!("-{}.{:09}", (seconds + 1).unsigned_abs(), 1_000_000_000 - nanoseconds),
+        _ => format!("{seconds}.{nanoseconds:09}"),
+    }
+}
+
 /// Writes a record.
 pub(super) fn write(records: &mut Vec<u8>, key: &str, value: &[u8]) {
     // Space, equals sign and line end; the length counts its own digits.
@@ -131,4 +140,19 @@ pub(super) fn write(records: &mut Vec<u8>, key: &str, value: &[u8]) {
     records.extend_from_slice(format!("{length} {key}=").as_bytes());
     records.extend_from_slice(value);
     records.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_read_as_it_was_written() {
+        for (seconds, nanoseconds) in
+            [(0, 0), (0, 1), (1_700_000_000, 123_456_789), (-1, 999_999_999), (-7, 0), (-7, 5)]
+        {
+            let written = written_time(seconds, nanoseconds.into());
+            assert_eq!(time(written.as_bytes()), Some((seconds, nanoseconds)), "{written}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use crate::access::files::NoNames;
 
 fn serve_bytes(bytes: &[u8]) -> (Result<(), SftpError>, Vec<u8>) {
     let mut output = Vec::new();
-    (serve(bytes, &mut output, &NoNames), output)
+    (serve(bytes, &mut output, &NoNames, &mut |_| ()), output)
 }
 
 fn init() -> Vec<u8> {

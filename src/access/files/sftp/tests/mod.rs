@@ -60,7 +60,7 @@ pub(super) struct Client {
 impl Client {
     pub fn start() -> Self {
         let (stream, other) = UnixStream::pair().unwrap();
-        let server = std::thread::spawn(move || serve(&other, &other, &NoNames));
+        let server = std::thread::spawn(move || serve(&other, &other, &NoNames, &mut |_| ()));
         let mut client = Self { stream, server: Some(server), id: 0 };
         client.stream.write_all(&packet(request::INIT, &Body::default().u32(3).0)).unwrap();
         assert_eq!(client.receive()[..5], [reply::VERSION, 0, 0, 0, 3]);

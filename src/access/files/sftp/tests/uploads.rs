@@ -29,6 +29,44 @@ fn an_upload_that_is_cut_short_leaves_nothing_and_one_that_is_closed_is_there() 
 }
 
 #[test]
+fn what_was_not_written_whole_does_not_come_under_its_name_though_it_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    // No file is as long.
+    let write = |client: &mut Client, handle: &[u8]| client.write(handle, u64::MAX - 4, b"half");
+    let lengthen = |client: &mut Client, handle: &[u8]| {
+        client.status(request::FSETSTAT, Body::default().string(handle).u32(1).u64(u64::MAX))
+    };
+    let copy = |client: &mut Client, handle: &[u8]| {
+        let range = Body::default().string(handle).u64(u64::MAX).u64(1).string(handle).u64(0);
+        client.extended("copy-data", range)
+    };
+    let nothing = |_: &mut Client, _: &[u8]| OK;
+    type Step<'a> = (&'a dyn Fn(&mut Client, &[u8]) -> u32, bool);
+    let steps: [Step; 4] = [(&write, false), (&lengthen, false), (&copy, false), (&nothing, true)];
+    for (step, whole) in steps {
+        for old in [None, Some("old content")] {
+            for flags in [NEW, WRITE | CREATE, WRITE | CREATE | EXCLUSIVE] {
+                if old.is_some() && flags & EXCLUSIVE != 0 {
+                    continue;
+                }
+                let _ = fs::remove_file(&path);
+                old.iter().for_each(|old| fs::write(&path, old).unwrap());
+                let mut client = Client::start();
+                let handle = client.open(&path, flags);
+                assert_eq!(client.write(&handle, 0, b"half of the new"), OK);
+                assert_eq!(step(&mut client, &handle) == OK, whole);
+                assert_eq!(client.close(&handle) == OK, whole, "{flags:x}");
+                client.end().unwrap();
+                let expected = if whole { Some("half of the new") } else { old };
+                assert_eq!(fs::read_to_string(&path).ok().as_deref(), expected, "{flags:x}");
+                assert!(is_tidy(directory.path()));
+            }
+        }
+    }
+}
+
+#[test]
 fn what_was_there_stays_until_the_new_file_is_whole() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
