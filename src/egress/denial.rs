@@ -315,7 +315,7 @@ mod tests {
         // The same as an error of JSON-RPC.
         refusal.request = Some(Box::new(Judged {
             layer: "l7",
-            protocol: "mcp",
+            protocol: Some("mcp"),
             method: "POST".to_owned(),
             path: "/mcp".to_owned(),
             call: Some("x".into()),

@@ -226,6 +226,7 @@ pub(super) fn complete(session: &Session, refusal: &mut Refusal, request: Option
             protocol: permit.decision.protocol(),
             method: method.to_string(),
             path: redacted(target),
+            call: None,
             rule_missing: None,
         }));
     }
