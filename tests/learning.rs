@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::clients::{CURL, Site};
+use crate::clients::{CURL, Site, toolbox};
 use crate::world::World;
 
 /// Two requests over TLS, one in the clear.
@@ -28,7 +28,9 @@ fn two_programs_that_use_one_host_differently_are_learned_together() {
                   $PYTHON $CLIENTS/websocket_python.py wss://api.example.com/ws";
     let elsewhere = "curl -sS -o /dev/null -w '%{http_code} ' https://api.example.com/other; \
                      $PYTHON $CLIENTS/websocket_python.py wss://api.example.com/other 2>&1";
-    let outcome = site.equipped().arg("--learn").arg(&learned).shell(script).output().expect(0);
+    let learn =
+        |script: &str| site.equipped().arg("--read").arg(toolbox()).arg("--learn").arg(&learned).shell(script).output();
+    let outcome = learn(script).expect(0);
     assert!(outcome.stdout.starts_with("200 200 reached"), "{outcome:?}");
     let text = fs::read_to_string(&learned).expect("a policy");
     assert!(text.contains("passed unread") && !text.contains("        tls: skip"), "{text}");
@@ -39,7 +41,7 @@ fn two_programs_that_use_one_host_differently_are_learned_together() {
     assert!(refused.starts_with("403 refused 403"), "{refused}");
     // Control: where everything is allowed, curl is not refused.
     fs::remove_file(&learned).expect("remove");
-    let outcome = site.equipped().arg("--learn").arg(&learned).shell(elsewhere).output();
+    let outcome = learn(elsewhere);
     assert!(outcome.stdout.starts_with("200 "), "{outcome:?}");
 }
 
