@@ -110,9 +110,6 @@ pub async fn carry(channel: Channel, stream: TcpStream) {
         }
         if channel.is_whole() {
             let _ = to.shutdown().await;
-        } else {
-            // With nothing left to wait for, closing it resets it (socket(7), SO_LINGER).
-            let _ = to.as_ref().set_zero_linger();
         }
     };
     let outward = async {
@@ -128,6 +125,11 @@ pub async fn carry(channel: Channel, stream: TcpStream) {
     tokio::select! {
         _ = async { tokio::join!(outward, inward) } => {}
         () = overdue => {}
+    }
+    if !channel.is_whole() {
+        // With nothing left to wait for, closing it resets it (socket(7), SO_LINGER), if no end is sent before.
+        let _ = to.as_ref().set_zero_linger();
+        to.forget();
     }
 }
 
