@@ -249,7 +249,7 @@ pub(super) fn explain(refusal: request::Refusal, asked: &Asked, intent: &Intent,
     answer.binary = owner.binary();
     answer.policy = Some(refusal.policy.to_string());
     answer.rule = Some(shown(refusal.rule));
-    answer.next_steps = refusal.next_steps;
+    answer.next_steps = refusal.next_steps.into_iter().map(shown).collect();
     // MCP and JSON-RPC send calls by POST; whoever sends anything else waits for no answer in their language.
     let call = (matches!(refusal.protocol, "mcp" | "json-rpc") && asked.method == Method::POST).then_some(refusal.id);
     answer.request = Some(Box::new(Judged {

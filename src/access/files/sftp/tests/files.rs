@@ -26,8 +26,13 @@ fn offsets_have_64_bits() {
     assert_eq!(client.read(&handle, (5 << 30) - 2, 100).unwrap(), b"\0\0far");
     assert_eq!(client.read(&handle, (5 << 30) + 3, 1), Err(END));
     assert!(client.read(&handle, u64::MAX, 1).is_err());
-    assert_ne!(client.write(&handle, u64::MAX - 1, b"xyz"), OK);
     assert_eq!(client.close(&handle), OK);
+    // An upload of which something could not be written is none.
+    let other = directory.path().join("other");
+    let handle = client.open(&other, NEW | READ);
+    assert_ne!(client.write(&handle, u64::MAX - 1, b"xyz"), OK);
+    assert_ne!(client.close(&handle), OK);
+    assert!(path.exists() && !other.exists());
     client.end().unwrap();
 }
 
