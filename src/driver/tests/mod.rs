@@ -1,5 +1,6 @@
 //! Tests of the whole: inputs as files, objects as they come out.
 
+mod clusters;
 mod golden;
 mod network_policies;
 mod openshift;
