@@ -312,7 +312,7 @@ fn endpoints(yaml: &mut String, (host, port): &(String, u16), seen: &Seen, toget
         write_rules(yaml, "          ", &rules, &crowded);
     } else if sockets.is_empty() {
         let _ =
-            write!(yaml, "{head}        # Connected to, and nothing asked that a rule can allow: no request passes.\n");
+            writeln!(yaml, "{head}        # Connected to, and nothing asked that a rule can allow: no request passes.");
         let _ = write!(yaml, "        protocol: {protocol}\n{leave}");
         yaml.push_str("        rules: [{allow: {method: OPTIONS, path: /}}]\n");
     }

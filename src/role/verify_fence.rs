@@ -64,7 +64,7 @@ fn network_policy(arguments: &cli::VerifyFence) -> Result<u8, Failure> {
         canaries.extend(api_server()?);
     }
     let controls: Vec<policy::Place> = arguments.control.iter().map(place).collect();
-    let runtime = proxy::runtime().map_err(|error| Failure::setup(error))?;
+    let runtime = proxy::runtime().map_err(Failure::setup)?;
     // Anew for each try: an earlier answer, or an earlier absence, may be what the wait is about.
     let resolve = |name: &str| runtime.block_on(Resolver::default().resolve(name)).map_err(|error| error.to_string());
     let plan = policy::Plan { canaries: &canaries, controls: &controls, resolve: &resolve };

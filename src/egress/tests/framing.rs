@@ -17,11 +17,13 @@ async fn answering(bytes: &'static str) -> u16 {
     .await
 }
 
+/// A head, what follows it, and the body and Content-Length that a client is to see.
+type Case = (&'static str, &'static str, Option<(&'static str, Option<&'static str>)>);
+
 #[tokio::test]
 async fn a_response_says_once_how_long_it_is_or_is_502() {
     const CHUNKS: &str = "3\r\nabc\r\n0\r\n\r\n";
-    // The head, what follows it, and the body and Content-Length that a client is to see.
-    let cases: &[(&str, &str, Option<(&str, Option<&str>)>)] = &[
+    let cases: &[Case] = &[
         ("200 OK\r\nContent-Length: 3", "abc", Some(("abc", Some("3")))),
         ("200 OK\r\nTransfer-Encoding: Chunked", CHUNKS, Some(("abc", None))),
         ("200 OK", "abc", Some(("abc", None))),
