@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 /// Stands where a credential was.
-const PLACEHOLDER: &str = "[CREDENTIAL]";
+pub(crate) const PLACEHOLDER: &str = "[CREDENTIAL]";
 
 /// Longest target that events show; the rest says nothing to a reader.
 const SHOWN: usize = 1024;
@@ -99,6 +99,22 @@ pub fn redacted(target: &str) -> String {
     shown
 }
 
+/// What of a path is not to be read in sentences about it either, in each spelling that they may use: as it was sent, and with
+/// escapes undone.
+pub(crate) fn credentials_in(path: &str) -> Vec<String> {
+    let of_segment = |segment: &str| [segment.to_owned(), unescaped(segment)];
+    let mut found: Vec<String> =
+        path.split('/').filter(|segment| is_credential(segment)).flat_map(of_segment).collect();
+    // Of a reading without its parameters the token alone is left.
+    let pieces = found.iter().flat_map(|text| pieces(text).filter(|piece| looks_secret(piece)).map(str::to_owned));
+    let pieces: Vec<String> = pieces.collect();
+    found.extend(pieces);
+    // The longest first: what is part of another is gone with it.
+    found.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));
+    found.dedup();
+    found
+}
+
 fn segment(text: &str) -> &str {
     if is_credential(text) { PLACEHOLDER } else { text }
 }
@@ -138,8 +154,17 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&plain).into_owned()
 }
 
-/// Whether a segment of a path, or a value, looks like a credential.
+/// Whether a segment of a path, or a value, looks like a credential or has one in it, however it is escaped.
 pub(crate) fn is_credential(text: &str) -> bool {
+    looks_secret(text) || pieces(&unescaped(text)).any(looks_secret)
+}
+
+/// What stands between the marks that part a segment's words.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    text.split([';', ' ', '=', ','])
+}
+
+fn looks_secret(text: &str) -> bool {
     if text.len() >= PREFIXED && PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
         return true;
     }
@@ -182,6 +207,9 @@ mod tests {
                 Some("/services/T00000000/B00000000/[CREDENTIAL]"),
             ),
             ("/x/ghp_0123456789abcdefghijABCDEFGHIJ012345", Some("/x/[CREDENTIAL]")),
+            ("/x/%67hp_0123456789abcdefghijABCDEFGHIJ012345", Some("/x/[CREDENTIAL]")),
+            ("/x/a%20ghp_0123456789abcdefghijABCDEFGHIJ012345;v=1", Some("/x/[CREDENTIAL]")),
+            ("/x/v=1;w=2,3/a%20b", None),
             ("/a?u=https%3A%2F%2Fuser%3Apass%40host", Some("/a?u=[CREDENTIAL]")),
         ] {
             assert_eq!(redacted(given), shown.unwrap_or(given), "{given}");

@@ -18,7 +18,7 @@ use crate::egress::head::HeadError;
 use crate::egress::intent::Intent;
 use crate::egress::learn::Manner;
 use crate::egress::{forward, limits};
-use crate::event::redact::redacted;
+use crate::event::redact::{PLACEHOLDER, credentials_in, redacted};
 use crate::policy::request::{self, Judgement, Pass, RefusalKind};
 
 /// Fields by which servers and frameworks have a request mean another method or path than it shows.
@@ -240,11 +240,8 @@ pub(super) fn explain(refusal: request::Refusal, asked: &Asked, intent: &Intent,
         RefusalKind::TooLarge => Kind::BodyTooLarge,
     };
     // What looks like a credential in the path is no more to be read in the sentence about it.
-    let path = asked.target.split('?').next().unwrap_or_default();
-    let shown = |text: String| match redacted(path) {
-        same if same == path => text,
-        other => text.replace(path, &other),
-    };
+    let secrets = credentials_in(asked.target.split('?').next().unwrap_or_default());
+    let shown = |text: String| secrets.iter().fold(text, |text, secret| text.replace(secret, PLACEHOLDER));
     let mut answer = Refusal::new(kind, shown(refusal.detail)).about(intent).because(shown(refusal.reason));
     answer.binary = owner.binary();
     answer.policy = Some(refusal.policy.to_string());
@@ -258,7 +255,8 @@ pub(super) fn explain(refusal: request::Refusal, asked: &Asked, intent: &Intent,
         method: asked.method.to_string(),
         path: redacted(&asked.target),
         call,
-        rule_missing: refusal.rule_missing,
+        // A rule would hold it whole.
+        rule_missing: refusal.rule_missing.filter(|_| secrets.is_empty()),
     }));
     answer
 }

@@ -264,6 +264,32 @@ async fn every_refusal_of_a_request_names_entry_protocol_method_and_path() {
 }
 
 #[tokio::test]
+async fn a_credential_in_a_path_is_in_no_sentence_about_it_however_it_is_spelt() {
+    const TOKEN: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
+    let port = describing(Some(HTTP1)).await;
+    let fixture =
+        fixture(port, "protocol: rest, allow_ambiguous_paths: true, rules: [{allow: {method: GET, path: /ok}}]").await;
+    let stream = inside(&fixture, port, HOST_ALIAS, &[HTTP1]).await.unwrap();
+    let mut speaker = Speaker::over(stream).await;
+    let mut ask = async |path: String| {
+        let (status, _, body, _) = answered(speaker.send(request(speaker.version(), "GET", port, &path)).await).await;
+        (status, body)
+    };
+    let escaped = TOKEN.replacen('g', "%67", 1);
+    for path in ["/{}/x", "/{}/%7ex", "/{}/x;y", "/{};v=1//x", "/x%20{}/y"] {
+        for spelt in [TOKEN, &escaped] {
+            let (status, body) = ask(path.replace("{}", spelt)).await;
+            let secret = body.contains("0123456789abcdefghij");
+            assert!(status == 403 && body.contains("[CREDENTIAL]") && !secret, "{path}: {body}");
+        }
+    }
+    assert!(fixture.events().iter().all(|event| !format!("{event:?}").contains("0123456789abcdefghij")));
+    // Control: what is none is told whole, with the rule for it.
+    let (_, body) = ask("/ordinary/%7ex".to_owned()).await;
+    assert!(body.contains("/ordinary/~x") && body.contains("rule_missing"), "{body}");
+}
+
+#[tokio::test]
 async fn without_rules_the_same_host_is_tunnelled_and_its_own_certificate_seen() {
     let port = describing(Some(HTTP1)).await;
     let fixture = Fixture::with_ports(&[port]).await;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::event::redact::{is_credential, names_credential};
+use crate::event::redact::{PLACEHOLDER, is_credential, names_credential};
 
 use super::glob::Glob;
 use super::graphql::Called;
@@ -60,7 +60,7 @@ pub(super) fn request<'i>(
         .filter(|_| Method::is_writable(method));
     let instead =
         query.map(|query| json!({ "method": method.to_ascii_uppercase(), "path": &*target.path, "query": query }));
-    let wants = near.query.iter().map(|(key, matcher)| (key.clone(), written(matcher))).collect();
+    let wants = near.query.iter().map(|(key, matcher)| (key.clone(), written(key, matcher))).collect();
     Some(Near { by, rule: near.written, field: "query", wants: Value::Object(wants), instead })
 }
 
@@ -77,7 +77,7 @@ pub(super) fn call<'i>(mut endpoints: impl Iterator<Item = &'i Inspection>, call
         let value = exactly(&[value.into()])?;
         Some(json!({ key: value, "params": params }))
     });
-    let wants = near.params.iter().map(|(path, matcher)| (name(path), written(matcher))).collect();
+    let wants = near.params.iter().map(|(path, matcher)| (name(path), written(&name(path), matcher))).collect();
     Some(Near { by, rule: near.written, field: "params", wants: Value::Object(wants), instead })
 }
 
@@ -102,17 +102,14 @@ pub(super) fn operation<'i>(mut endpoints: impl Iterator<Item = &'i Inspection>,
     Some(Near { by, rule: near, field: "operation_name", wants, instead })
 }
 
-/// Conditions that what was sent under each name meets and nothing else does. A name under which nothing came cannot be asked
-/// for; where no other is left, or a value is better not written down, there are none.
+/// Conditions that what was sent under each name meets and nothing else does. There are none where nothing came under one of
+/// the names, for a rule that leaves a condition out allows more, and where a value is better not written down.
 fn conditions<'v>(sent: impl Iterator<Item = (String, Option<Vec<Cow<'v, str>>>)>) -> Option<Map<String, Value>> {
     let mut conditions = Map::new();
     for (name, values) in sent {
         let values = values?;
-        if !values.is_empty() {
-            let last = name.rsplit('.').next().unwrap_or_default();
-            let value = exactly(&values).filter(|_| !names_credential(last))?;
-            conditions.insert(name, value);
-        }
+        let value = exactly(&values).filter(|_| !names_credential(last(&name)))?;
+        conditions.insert(name, value);
     }
     (!conditions.is_empty()).then_some(conditions)
 }
@@ -137,10 +134,20 @@ fn exactly(values: &[Cow<'_, str>]) -> Option<Value> {
     }
 }
 
-/// A matcher as a policy writes it.
-fn written(matcher: &Matcher) -> Value {
+/// The last of a dotted name.
+fn last(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or_default()
+}
+
+/// A matcher as a policy writes it; what it says of a credential is the policy's alone.
+fn written(name: &str, matcher: &Matcher) -> Value {
+    let hidden = names_credential(last(name));
+    let shown = |glob: &Glob| match glob.as_str() {
+        text if hidden || is_credential(text) => PLACEHOLDER.to_owned(),
+        text => text.to_owned(),
+    };
     match matcher.0.as_slice() {
-        [one] => one.as_str().into(),
-        several => json!({ "any": several.iter().map(Glob::as_str).collect::<Vec<_>>() }),
+        [one] => shown(one).into(),
+        several => json!({ "any": several.iter().map(shown).collect::<Vec<_>>() }),
     }
 }

@@ -394,3 +394,23 @@ fn a_thousand_rules_cost_what_one_does() {
 fn kinds_have_their_status() {
     assert_eq!((RefusalKind::Denied.status(), RefusalKind::TooLarge.status()), (403, 413));
 }
+
+#[test]
+fn a_suggestion_opens_no_more_than_was_asked_and_a_reason_keeps_what_the_policy_keeps() {
+    let denied = |rule: &str, target: &str| {
+        denied(judge(&decision(&format!("protocol: rest, rules: [{{allow: {{{rule}}}}}]")), "GET", target))
+    };
+    let both = "method: GET, path: /q, query: {mode: {any: [ro, rx]}, dry: '1'}";
+    // With a condition for what was sent alone, whoever follows it would allow the rest with anything.
+    for target in ["/q?mode=ro", "/q?dry=1", "/q"] {
+        assert_eq!(denied(both, target).rule_missing, None, "{target}");
+    }
+    // Control: where all was sent, all is asked for.
+    let missing = denied(both, "/q?mode=ro&dry=0").rule_missing.unwrap();
+    assert_eq!(missing["rule"]["allow"]["query"], json!({"mode": "ro", "dry": "0"}));
+    let token = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
+    for (query, hidden) in [("access_token: s3cretvalue".to_owned(), "s3cretvalue"), (format!("t: {token}"), token)] {
+        let reason = denied(&format!("method: GET, path: /q, query: {{{query}}}"), "/q").reason;
+        assert!(reason.contains("[CREDENTIAL]") && !reason.contains(hidden), "{reason}");
+    }
+}
