@@ -48,16 +48,17 @@ def half_open(door):
     # Those of the attack before keep their places until they have been told that they leave, for 5 s at most.
     time.sleep(6)
     kept = []
-    for index in range(128):
+    while True:
         stream = knock(door)
-        stream.recv(100)
-        if index % 2:
+        stream.settimeout(30)
+        said = stream.recv(200)
+        if b"128 connections are open" in said:
+            break
+        if len(kept) % 2:
             stream.sendall(b"SSH-2.0-slow\r\n\0\0\1\0\4\x14")
         kept.append(stream)
-    beyond = knock(door)
-    beyond.settimeout(30)
-    said = beyond.makefile("rb").read()
-    assert b"128 connections are open" in said, said
+    # Some places are others'.
+    assert 120 <= len(kept) <= 128, len(kept)
     for stream in kept:
         stream.close()
     deadline = time.time() + 30
