@@ -369,7 +369,7 @@ pub fn release(target_directory: Option<&str>, features: &[&str]) -> PathBuf {
     command.current_dir(root).env_remove("RUSTFLAGS");
     // What cargo tells a test of its package is none of another cargo's business, and build scripts that look at it would make
     // all that depends on them anew (ring's does).
-    let told = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
+    let told = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_", "OUT_DIR"];
     for (name, _) in
         std::env::vars_os().filter(|(name, _)| told.iter().any(|of| name.to_string_lossy().starts_with(of)))
     {
