@@ -11,6 +11,7 @@ mod names;
 mod owners;
 mod parent;
 mod refusals;
+mod told;
 mod tunnel;
 
 use std::net::SocketAddr;
