@@ -65,6 +65,9 @@ fn a_fence_is_proven_and_its_absence_is_told() {
         ["ip6", "daddr", "fe80::/64"],
         ["ip", "daddr", "192.31.196.1"],
         ["ip6", "daddr", "2620:4f:8000::42"],
+        ["ip", "daddr", "169.254.169.254"],
+        ["ip", "daddr", "192.168.0.0/16"],
+        ["ip6", "daddr", "fc00::/7"],
         ["tcp", "dport", "443"],
         ["udp", "dport", "53"],
     ] {

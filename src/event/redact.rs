@@ -99,12 +99,15 @@ pub fn redacted(target: &str) -> String {
     shown
 }
 
-/// What of a path is not to be read in sentences about it either, in each spelling that they may use: as it was sent, and with
-/// escapes undone.
-pub(crate) fn credentials_in(path: &str) -> Vec<String> {
+/// What of a path is not to be read in sentences about it either, in each spelling that they may use: the given ones, and these
+/// with escapes undone.
+pub(crate) fn credentials_in<'p>(spellings: impl Iterator<Item = &'p str>) -> Vec<String> {
     let of_segment = |segment: &str| [segment.to_owned(), unescaped(segment)];
-    let mut found: Vec<String> =
-        path.split('/').filter(|segment| is_credential(segment)).flat_map(of_segment).collect();
+    let mut found: Vec<String> = spellings
+        .flat_map(|path| path.split('/'))
+        .filter(|segment| holds_credential(segment))
+        .flat_map(of_segment)
+        .collect();
     // Of a reading without its parameters the token alone is left.
     let pieces = found.iter().flat_map(|text| pieces(text).filter(|piece| looks_secret(piece)).map(str::to_owned));
     let pieces: Vec<String> = pieces.collect();
@@ -116,7 +119,15 @@ pub(crate) fn credentials_in(path: &str) -> Vec<String> {
 }
 
 fn segment(text: &str) -> &str {
-    if is_credential(text) { PLACEHOLDER } else { text }
+    if holds_credential(text) { PLACEHOLDER } else { text }
+}
+
+/// Whether a segment of a path looks like a credential, or has a parameter (RFC 3986 §3.3) that is one by its name.
+fn holds_credential(segment: &str) -> bool {
+    let named = |parameter: &str| {
+        parameter.split_once('=').is_some_and(|(name, value)| !value.is_empty() && names_credential(name))
+    };
+    is_credential(segment) || unescaped(segment).split(';').skip(1).any(named)
 }
 
 fn parameter(pair: &str) -> Cow<'_, str> {
@@ -210,6 +221,9 @@ mod tests {
             ("/x/%67hp_0123456789abcdefghijABCDEFGHIJ012345", Some("/x/[CREDENTIAL]")),
             ("/x/a%20ghp_0123456789abcdefghijABCDEFGHIJ012345;v=1", Some("/x/[CREDENTIAL]")),
             ("/x/v=1;w=2,3/a%20b", None),
+            ("/a;token=x/b;v=1", Some("/[CREDENTIAL]/b;v=1")),
+            ("/a%3BjSessionId=x/b", Some("/[CREDENTIAL]/b")),
+            ("/key=1/a;key=", None),
             ("/a?u=https%3A%2F%2Fuser%3Apass%40host", Some("/a?u=[CREDENTIAL]")),
         ] {
             assert_eq!(redacted(given), shown.unwrap_or(given), "{given}");

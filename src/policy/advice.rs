@@ -1,5 +1,7 @@
 //! What the reader of a denial can do: the lines of policy that would allow what was refused.
 
+use std::borrow::Cow;
+
 use super::address;
 use super::decision::Question;
 use super::{Endpoint, NetworkPolicy};
@@ -34,7 +36,7 @@ pub(super) fn next_steps(question: Question<'_>, closest: Option<&NetworkPolicy>
     if let Some(kind) = address::never_dialled(host) {
         return vec![format!("{host} is never dialled ({kind}): {}", address::instead(kind))];
     }
-    let host_text = scalar(&host.to_string());
+    let host_text = scalar(&host.to_string()).into_owned();
     let binary = program.map(|program| scalar(&program.executable.path));
     let mut steps = Vec::new();
     match missing(question, closest) {
@@ -49,7 +51,7 @@ pub(super) fn next_steps(question: Question<'_>, closest: Option<&NetworkPolicy>
             let key = scalar(&entry.key);
             let mut ports: Vec<String> = endpoint.ports.iter().map(u16::to_string).collect();
             ports.push(port.to_string());
-            let host = endpoint.host.as_ref().map(|host| scalar(&host.to_string())).unwrap_or(host_text);
+            let host = endpoint.host.as_ref().map(|host| scalar(&host.to_string()).into_owned()).unwrap_or(host_text);
             let ports = ports.join(", ");
             steps.push(format!("in network_policies.{key}.endpoints, write: {{host: {host}, ports: [{ports}]}}"));
         }
@@ -80,12 +82,15 @@ pub(super) fn next_steps(question: Question<'_>, closest: Option<&NetworkPolicy>
 /// A name for a new entry.
 fn entry_name(host: &str) -> String {
     let name: String = host.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    scalar(&name)
+    scalar(&name).into_owned()
 }
 
 /// A YAML flow scalar: plain where that is safe, else quoted the JSON way, which YAML shares.
-pub(super) fn scalar(text: &str) -> String {
+pub(super) fn scalar(text: &str) -> Cow<'_, str> {
+    // What some version of YAML reads as something else than text (1.1's types `bool` and `null`).
+    const WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "y", "n", "null"];
     let plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
+        && !WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'_' | b'-' | b'+'));
-    if plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
+    if plain { text.into() } else { serde_json::Value::from(text).to_string().into() }
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, copy_file_range, openat, readlinkat, renameat};
+use nix::fcntl::{AT_FDCWD, AtFlags, FallocateFlags, OFlag, copy_file_range, fallocate, openat, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
 use nix::sys::uio::{pread, pwrite};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, ftruncate, linkat, unlinkat};
@@ -205,19 +205,33 @@ impl Staged {
             // A file that is itself a mount point, or one that may be written but not replaced. What is complete is then
             // written over it: no longer in one step, but the client is no longer needed for it.
             Err(refusal @ (Errno::EBUSY | Errno::EXDEV | Errno::EACCES | Errno::EPERM)) => {
-                self.write_over().map_err(|_| refusal)
+                self.write_over().map_err(|error| match error {
+                    Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => error,
+                    _ => refusal,
+                })
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Writes the content over what is in the place.
+    /// Writes the content over what is in the place, where there is room for it.
     fn write_over(&self) -> Result<(), Errno> {
-        let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        // Whoever put a FIFO there is not waited for (fifo(7)), and no device is written to.
+        let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let over = File::from(openat(&self.directory, self.name.as_os_str(), flags, Mode::empty())?);
-        let length = u64::try_from(fstat(&self.file)?.st_size).unwrap_or(0);
-        ftruncate(&over, 0)?;
-        copy(&self.file, 0, &over, 0, length).map(|_| ())
+        if kind(&fstat(&over)?) != SFlag::S_IFREG {
+            return Err(Errno::EPERM);
+        }
+        let size = fstat(&self.file)?.st_size;
+        if size > 0 {
+            match fallocate(&over, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, size) {
+                // File systems that cannot promise room are tried.
+                Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        copy(&self.file, 0, &over, 0, u64::try_from(size).unwrap_or(0))?;
+        ftruncate(&over, size)
     }
 }
 
@@ -312,4 +326,53 @@ pub(super) fn is_tidy(directory: &Path) -> bool {
     std::fs::read_dir(directory)
         .unwrap()
         .all(|entry| !entry.unwrap().file_name().as_bytes().starts_with(PREFIX.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+
+    /// Uploads so much over a mount point, as kubelets make of single files.
+    fn over(target: &Path, bytes: usize) -> Result<(), Errno> {
+        let place = Place::find(target)?;
+        let mut staged = Staged::begin(place.directory, place.name, Mode::from_bits_truncate(0o600))?;
+        staged.file.write_all(&vec![b'n'; bytes]).map_err(|error| from_io(&error))?;
+        staged.put()
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_is_written_over_where_there_is_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let test = || {
+            unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS).expect("a mount namespace (the tests run as root)");
+            let nothing = None::<&str>;
+            mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
+            fs::create_dir(path("small")).unwrap();
+            mount(nothing, &path("small"), Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
+            fs::write(path("small/file"), [b'o'; 4096]).unwrap();
+            nix::unistd::mkfifo(&path("small/fifo"), Mode::from_bits_truncate(0o600)).unwrap();
+            for name in ["file", "fifo"] {
+                fs::write(path(name), "").unwrap();
+                let source = path("small").join(name);
+                mount(Some(&source), &path(name), nothing, MsFlags::MS_BIND, nothing).unwrap();
+            }
+            assert_eq!(over(&path("file"), 256 << 10), Err(Errno::ENOSPC));
+            assert_eq!(fs::read(path("file")).unwrap(), [b'o'; 4096]);
+            assert_eq!(over(&path("fifo"), 1), Err(Errno::EBUSY));
+            // Control: what has room is written, and what was longer ends where it ends.
+            for bytes in [8192, 10, 0] {
+                assert_eq!(over(&path("file"), bytes), Ok(()));
+                assert_eq!(fs::read(path("file")).unwrap(), vec![b'n'; bytes]);
+            }
+            assert!(is_tidy(directory.path()));
+        };
+        std::thread::scope(|scope| scope.spawn(test).join().unwrap());
+    }
 }

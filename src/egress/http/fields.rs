@@ -94,7 +94,10 @@ fn options(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> 
 /// Takes out what belongs to one hop.
 pub(super) fn strip(headers: &mut HeaderMap) {
     if headers.contains_key(header::CONNECTION) {
+        // What most say, and are rid of below.
+        let said = |option: &&str| !["keep-alive", "close"].iter().any(|known| option.eq_ignore_ascii_case(known));
         let nominated: Vec<HeaderName> = options(headers, header::CONNECTION)
+            .filter(said)
             .filter_map(|option| HeaderName::from_bytes(option.as_bytes()).ok())
             .filter(|name| !NOT_NOMINABLE.contains(name))
             .collect();

@@ -240,7 +240,9 @@ pub(super) fn explain(refusal: request::Refusal, asked: &Asked, intent: &Intent,
         RefusalKind::TooLarge => Kind::BodyTooLarge,
     };
     // What looks like a credential in the path is no more to be read in the sentence about it.
-    let secrets = credentials_in(asked.target.split('?').next().unwrap_or_default());
+    let path = asked.target.split('?').next().unwrap_or_default();
+    let canonical = request::canonical_path(path);
+    let secrets = credentials_in([path].into_iter().chain(canonical.as_deref()));
     let shown = |text: String| secrets.iter().fold(text, |text, secret| text.replace(secret, PLACEHOLDER));
     let mut answer = Refusal::new(kind, shown(refusal.detail)).about(intent).because(shown(refusal.reason));
     answer.binary = owner.binary();

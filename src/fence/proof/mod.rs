@@ -127,12 +127,12 @@ fn prove(version: IpVersion) -> Result<usize, Doubt> {
             attempt::connections(target)?;
         }
     }
-    for target in &ways.outside {
+    for target in ways.outside.iter().chain(&ways.inwards) {
         attempt::datagrams(target)?;
         attempt::connections(target)?;
     }
     for target in &ways.unrouted {
         attempt::unrouted(target)?;
     }
-    Ok(ways.on_link.len() + ways.outside.len() + ways.unrouted.len())
+    Ok(ways.on_link.len() + ways.outside.len() + ways.inwards.len() + ways.unrouted.len())
 }

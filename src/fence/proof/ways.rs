@@ -33,6 +33,17 @@ const OUTSIDE_V6: [Ipv6Addr; 3] = [
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
 ];
 
+/// What filters that look outwards alone forget: the metadata services of clouds, and one address of each range that is private
+/// (RFC 1918, RFC 6598; the one of IPv6 is both, RFC 4193).
+const INWARDS_V4: [Ipv4Addr; 5] = [
+    Ipv4Addr::new(169, 254, 169, 254),
+    Ipv4Addr::new(10, 255, 254, 1),
+    Ipv4Addr::new(172, 31, 254, 1),
+    Ipv4Addr::new(192, 168, 254, 1),
+    Ipv4Addr::new(100, 127, 254, 1),
+];
+const INWARDS_V6: [Ipv6Addr; 1] = [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)];
+
 /// Which IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpVersion {
@@ -59,12 +70,18 @@ impl IpVersion {
         }
     }
 
-    fn outside(self) -> impl Iterator<Item = IpAddr> {
-        let (v4, v6) = match self {
-            Self::V4 => (OUTSIDE_V4.as_slice(), [].as_slice()),
-            Self::V6 => ([].as_slice(), OUTSIDE_V6.as_slice()),
-        };
-        v4.iter().map(|address| IpAddr::from(*address)).chain(v6.iter().map(|address| IpAddr::from(*address)))
+    fn outside(self) -> Vec<IpAddr> {
+        match self {
+            Self::V4 => OUTSIDE_V4.map(IpAddr::from).into(),
+            Self::V6 => OUTSIDE_V6.map(IpAddr::from).into(),
+        }
+    }
+
+    fn inwards(self) -> Vec<IpAddr> {
+        match self {
+            Self::V4 => INWARDS_V4.map(IpAddr::from).into(),
+            Self::V6 => INWARDS_V6.map(IpAddr::from).into(),
+        }
     }
 }
 
@@ -77,7 +94,9 @@ pub(super) struct Ways {
     pub(super) on_link: Vec<Target>,
     /// Addresses outside that are routed out of the pod.
     pub(super) outside: Vec<Target>,
-    /// The same through each interface that is up, routes or not. IPv4 alone has this way.
+    /// Addresses of the cluster's or the cloud's own networks that are routed out of the pod.
+    pub(super) inwards: Vec<Target>,
+    /// One outside through each interface that is up, routes or not. IPv4 alone has this way.
     pub(super) unrouted: Vec<Target>,
 }
 
@@ -109,8 +128,11 @@ impl Ways {
                 }
             }
         }
-        ways.outside =
-            version.outside().map(|address| Target { address, interface: 0, device: None }).filter(leaves).collect();
+        let routed = |addresses: Vec<IpAddr>| {
+            addresses.into_iter().map(|address| Target { address, interface: 0, device: None }).filter(leaves).collect()
+        };
+        ways.outside = routed(version.outside());
+        ways.inwards = routed(version.inwards());
         if version == IpVersion::V4 {
             ways.unrouted = unrouted().map_err(|source| Doubt::Unreadable { what: "interfaces", source })?;
         }

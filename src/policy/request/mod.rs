@@ -29,6 +29,7 @@ pub use literal::{Literal, literal};
 pub use message::MessageRules;
 pub use pending::Pending;
 pub use rules::{BINARY as WEBSOCKET_BINARY, Inspection, Protocol, TEXT as WEBSOCKET_TEXT};
+pub(crate) use target::canonical_path;
 pub use verdict::{Judgement, Pass, Refusal, RefusalKind, RuleName, RulePart};
 
 pub(super) use read::{FIELDS, Owner, inspection};

@@ -12,7 +12,7 @@ use super::glob::Glob;
 use super::graphql::Called;
 use super::rpc::{Call, values_at};
 use super::rules::{Inspection, Matcher, Method, Sense};
-use super::selection::{QUOTED, flow, quoted, refusal};
+use super::selection::{QUOTED, allow_rule, flow, quoted, refusal};
 use super::target::Target;
 use super::verdict::Refusal;
 
@@ -37,7 +37,7 @@ impl Near<'_> {
         let place = by.place();
         let reason = format!("{place}.rules[{rule}] allows {asked} only with {field}: {}", quoted(&flow(&wants)));
         let step = match &instead {
-            Some(instead) => format!("add under {place}.rules: - {}", flow(&json!({ "allow": instead }))),
+            Some(instead) => format!("add under {place}.rules: - {}", allow_rule(instead)),
             None => {
                 format!("ask as {place}.rules[{rule}] wants it; no rule can be suggested for the {field} that was sent")
             }

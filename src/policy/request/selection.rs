@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use crate::policy::advice;
 
@@ -102,7 +102,7 @@ pub(super) fn missing(by: &Inspection, asked: &str, rule: Option<Value>) -> Refu
         ),
         None => (format!("no rule of {place} allows {asked}"), format!("add under {place}.rules: -")),
     };
-    let steps = rule.iter().map(|rule| format!("{step} {}", flow(&json!({ "allow": rule })))).collect();
+    let steps = rule.iter().map(|rule| format!("{step} {}", allow_rule(rule))).collect();
     refusal(by, asked, reason, rule, steps)
 }
 
@@ -114,7 +114,6 @@ pub(super) fn refusal(
     rule: Option<Value>,
     next_steps: Vec<String>,
 ) -> Refusal {
-    let place = format!("{}.rules", by.place());
     Refusal {
         kind: RefusalKind::Denied,
         policy: Arc::clone(&by.policy),
@@ -123,7 +122,11 @@ pub(super) fn refusal(
         detail: format!("{asked} is not permitted by policy {}", by.policy),
         reason,
         protocol: by.protocol.as_str(),
-        rule_missing: rule.map(|rule| json!({ "place": place, "rule": { "allow": rule } })),
+        rule_missing: rule.map(|rule| {
+            let allow = Value::Object(Map::from_iter([("allow".to_owned(), rule)]));
+            let place = format!("{}.rules", by.place()).into();
+            Value::Object(Map::from_iter([("place".to_owned(), place), ("rule".to_owned(), allow)]))
+        }),
         next_steps,
     }
 }
@@ -140,6 +143,9 @@ pub(super) fn settle(by: &Inspection, refusal: Refusal) -> Judgement {
 
 /// A part of a request as it is quoted: printable, on one line, and cut where it is long.
 pub(super) fn quoted(text: &str) -> String {
+    if text.len() <= QUOTED && text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.to_owned();
+    }
     let mut out = String::with_capacity(text.len().min(QUOTED));
     for c in text.chars() {
         if out.len() >= QUOTED {
@@ -151,16 +157,42 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
+/// An item of `rules`, as YAML writes it in one line.
+pub(super) fn allow_rule(rule: &Value) -> String {
+    let mut out = "{allow: ".to_owned();
+    write_flow(&mut out, rule);
+    out.push('}');
+    out
+}
+
 /// A value as YAML writes it in one line.
 pub(super) fn flow(value: &Value) -> String {
-    let list = |items: Vec<String>| items.join(", ");
+    let mut out = String::new();
+    write_flow(&mut out, value);
+    out
+}
+
+fn write_flow(out: &mut String, value: &Value) {
     match value {
         Value::Object(entries) => {
-            let entries = entries.iter().map(|(key, value)| format!("{}: {}", advice::scalar(key), flow(value)));
-            format!("{{{}}}", list(entries.collect()))
+            out.push('{');
+            for (at, (key, value)) in entries.iter().enumerate() {
+                out.push_str(if at == 0 { "" } else { ", " });
+                out.push_str(&advice::scalar(key));
+                out.push_str(": ");
+                write_flow(out, value);
+            }
+            out.push('}');
         }
-        Value::Array(items) => format!("[{}]", list(items.iter().map(flow).collect())),
-        Value::String(text) => advice::scalar(text),
-        other => other.to_string(),
+        Value::Array(items) => {
+            out.push('[');
+            for (at, item) in items.iter().enumerate() {
+                out.push_str(if at == 0 { "" } else { ", " });
+                write_flow(out, item);
+            }
+            out.push(']');
+        }
+        Value::String(text) => out.push_str(&advice::scalar(text)),
+        other => out.push_str(&other.to_string()),
     }
 }

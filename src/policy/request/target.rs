@@ -62,8 +62,8 @@ pub(super) enum TargetError {
     /// `/a//b`.
     #[error("it holds an empty segment ('//')")]
     DoubleSlash,
-    /// `/a;b/c`.
-    #[error("it holds ';', after which some servers ignore the rest of a segment")]
+    /// `/a;b/c`, `/a%3Bb/c`.
+    #[error("it holds ';' (%3B), after which some servers ignore the rest of a segment")]
     Parameters,
     /// `//a`, whatever the endpoint says: RFC 3986 §4.2 has it name a host.
     #[error("it begins with '//', after which some servers read a host")]
@@ -88,7 +88,7 @@ impl TargetError {
             Self::Utf8 => "escape the bytes of the UTF-8 form",
             Self::DotSegment(_) => "resolve the dot segments before sending",
             Self::DoubleSlash | Self::Network => "write one '/'",
-            Self::Parameters => "write a literal ';' as %3B",
+            Self::Parameters => "leave out the segment's parameters",
         }
     }
 }
@@ -103,10 +103,10 @@ impl<'a> Target<'a> {
     /// letters, with slashes merged, without parameters, without both. Whatever is decided must hold for each.
     pub(super) fn readings(raw: &'a str) -> Result<Vec<Self>, TargetError> {
         let literal = Self { ambiguous: true, ..Self::read(raw, Doubt::Letters)? };
-        let (path, _) = raw.split_once('?').unwrap_or((raw, ""));
-        let stripped = without_parameters(path);
+        let stripped = without_parameters(&literal.path);
+        let others = [merged(&literal.path), merged(&stripped), stripped];
         let mut readings = vec![literal];
-        for other in [merged(path), merged(&stripped), stripped] {
+        for other in others {
             let (path, encoded_slash) = canonical(&other, Star::Literal, Doubt::Letters)?;
             if readings.iter().all(|known| known.path != path) {
                 let path = path.into_owned().into();
@@ -154,6 +154,11 @@ impl<'a> Target<'a> {
     }
 }
 
+/// A path in the spelling that refusals of it use, its empty segments and parameters kept; `None` of one that has none.
+pub(crate) fn canonical_path(path: &str) -> Option<String> {
+    canonical(path, Star::Literal, Doubt::Letters).ok().map(|(path, _)| path.into_owned())
+}
+
 /// The canonical form of a pattern's path.
 pub(super) fn pattern(text: &str, doubt: Doubt) -> Result<String, TargetError> {
     canonical(text, Star::Wildcard, doubt).map(|(path, _)| path.into_owned())
@@ -170,9 +175,9 @@ fn merged(path: &str) -> String {
     out
 }
 
-/// A path without what follows `;` in its segments (RFC 3986 §3.3).
-fn without_parameters(path: &str) -> String {
-    let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+/// A canonical path without what follows `;` in its segments (RFC 3986 §3.3), which some look for after decoding.
+fn without_parameters(canonical: &str) -> String {
+    let segments = canonical.split('/').map(|segment| segment.split("%3B").next().unwrap_or_default());
     segments.collect::<Vec<_>>().join("/")
 }
 
@@ -180,7 +185,7 @@ fn without_parameters(path: &str) -> String {
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Doubt {
     Refused,
-    /// They are letters like others, and `;` is `%3B`.
+    /// They are letters like others.
     Letters,
 }
 
@@ -234,6 +239,7 @@ fn rewritten(path: &str, first: usize, star: Star, doubt: Doubt) -> Result<Strin
                 match byte {
                     0..0x20 | 0x7f => return Err(TargetError::Control(byte)),
                     b'\\' => return Err(TargetError::Backslash),
+                    b';' if doubt == Doubt::Refused => return Err(TargetError::Parameters),
                     _ => {}
                 }
                 if byte >= 0x80 {
@@ -379,7 +385,6 @@ mod tests {
             ("/{id}|x", "/%7Bid%7D%7Cx"),
             ("/a*b", "/a%2Ab"),
             ("/a%2ab", "/a%2Ab"),
-            ("/a%3bb", "/a%3Bb"),
             ("/100%25", "/100%25"),
             ("/100%25a", "/100%25a"),
             ("/a.b/..c/.../.d", "/a.b/..c/.../.d"),
@@ -401,9 +406,10 @@ mod tests {
             ("/a/%2e%2E/b", TargetError::DotSegment("..")),
             ("/a/.%2e/b", TargetError::DotSegment("..")),
             ("/a/..%2fb", TargetError::DotSegment("..")),
-            ("/a/..%3bx/b", TargetError::DotSegment("..")),
+            ("/a/..%3bx/b", TargetError::Parameters),
             ("/a/..;x/b", TargetError::Parameters),
             ("/admin;x/b", TargetError::Parameters),
+            ("/admin%3Bx", TargetError::Parameters),
             ("//a", TargetError::DoubleSlash),
             ("/a//b", TargetError::DoubleSlash),
             ("/a%2f/b", TargetError::DoubleSlash),
