@@ -192,7 +192,18 @@ fn what_the_workload_s_container_sees_decides_nothing_and_is_no_secret() {
     let upstream = ["--upstream-proxy", "http://10.99.0.2:3128", "--upstream-proxy-auth-allow-insecure"];
     let (shown, own) = (shown.display().to_string(), own.display().to_string());
     let credentials = |file| [&["--policy", &policy][..], &upstream, &["--upstream-proxy-auth-file", file]].concat();
-    for (arguments, content) in [(vec!["--policy", &shown], POLICY), (credentials(&shown), "user:password\n")] {
+    // The same volume, mounted once more.
+    let again = world.directory().join("again");
+    fs::create_dir(&again).expect("a directory");
+    let shared = pod.socket().parent().expect("a directory").to_owned();
+    let mut mount = pod.container(0, 0, "-all,+sys_admin", "mount");
+    assert!(mount.arg("--bind").args([&shared, &again]).status().expect("mount").success());
+    let elsewhere = again.join("shown").display().to_string();
+    for (arguments, content) in [
+        (vec!["--policy", &shown], POLICY),
+        (vec!["--policy", &elsewhere], POLICY),
+        (credentials(&shown), "user:password\n"),
+    ] {
         fs::write(&shown, content).expect("write");
         let outcome = finished(given(&arguments));
         assert!(outcome.code == Some(125) && outcome.stderr.contains("into this container alone"), "{outcome:?}");

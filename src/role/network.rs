@@ -1,6 +1,7 @@
 //! `network`: the egress proxy and policy engine alone, by itself or beside the workload of a sidecar pod.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -143,13 +144,17 @@ fn sandbox_of(arguments: &cli::Network) -> Result<Option<Sandbox>, Failure> {
 }
 
 /// What decides, and what is secret, where the workload's container sees it too, whatever its mode: the group of what lies
-/// there is the workload's, by the directory's setgid bit.
+/// there is the workload's, by the directory's setgid bit. A directory is itself wherever else it is mounted.
 fn refuse_shown(arguments: &cli::Network, shared: &Path) -> Result<(), Failure> {
-    let Ok(seen) = shared.canonicalize() else { return Ok(()) };
+    let inode = |path: &Path| path.metadata().ok().map(|of| (of.dev(), of.ino()));
+    let Some(seen) = inode(shared) else { return Ok(()) };
     let mut files = proxy::deciding_files(&arguments.policy);
     files.extend(arguments.upstream.upstream_proxy_auth_file.clone());
     files.extend(arguments.tls.ca_key.clone());
-    match files.iter().find(|file| file.canonicalize().is_ok_and(|file| file.starts_with(&seen))) {
+    let lies_there = |file: &PathBuf| {
+        file.canonicalize().is_ok_and(|file| file.ancestors().skip(1).any(|directory| inode(directory) == Some(seen)))
+    };
+    match files.iter().find(|file| lies_there(file)) {
         None => Ok(()),
         Some(file) => Err(Failure::setup(format!(
             "{} lies in {}, the directory of --control-socket, which the workload's container reads: mount it elsewhere, into \
