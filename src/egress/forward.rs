@@ -5,6 +5,7 @@ use hyper::{Request, header};
 use super::denial::{Kind, Refusal};
 use super::http::Body;
 use super::intent::Intent;
+use crate::event::redact::redacted;
 
 /// Reads where a request wants to go.
 pub(super) fn read(request: &Request<Body>) -> Result<Intent, Refusal> {
@@ -15,8 +16,9 @@ pub(super) fn read(request: &Request<Body>) -> Result<Intent, Refusal> {
     };
     let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
         return Err(invalid(format!(
-            "{} {uri} names no host in its target; this is the sandbox's HTTP proxy, not a web server",
-            request.method()
+            "{} {} names no host in its target; this is the sandbox's HTTP proxy, not a web server",
+            request.method(),
+            redacted(&uri.to_string())
         )));
     };
     if !scheme.eq_ignore_ascii_case("http") {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::authorize::Owner;
 use super::intent::Intent;
-use crate::event::redact::{is_credential, redacted};
+use crate::event::redact::{holds_credential, redacted};
 use crate::policy::{Policy, request};
 
 /// Rules of one endpoint. A client that makes up paths (package files, object stores) soon has more, and a list that
@@ -164,7 +164,7 @@ impl Learner {
             if seen.crowded.contains(&kind) {
                 return;
             }
-            let named = method.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
+            let named = request::is_writable_method(method);
             // No rule opens a WebSocket where a path can be read in two ways.
             let writable = |literal: &request::Literal| named && !(literal.ambiguous && manner == Manner::WebSocket);
             let Some(literal) = request::literal(path).filter(writable) else {
@@ -345,7 +345,7 @@ fn note_credential(yaml: &mut String, indent: &str, path: &str) {
 
 /// A path with a wildcard for each segment that looks like a credential: a policy is read by more people than requests are.
 fn without_credentials(path: &str) -> String {
-    path.split('/').map(|segment| if is_credential(segment) { "*" } else { segment }).collect::<Vec<_>>().join("/")
+    path.split('/').map(|segment| if holds_credential(segment) { "*" } else { segment }).collect::<Vec<_>>().join("/")
 }
 
 /// A name for a program's entry.

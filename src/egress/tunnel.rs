@@ -17,6 +17,10 @@ use super::splice::{self, Traffic};
 use super::{Proxy, dial, limits};
 use crate::event::{Disposition, Event, HttpRequestFacts, NetworkActivity, Stage, Via};
 
+/// Why something ends that was opened where nothing is inspected, and now is.
+pub(super) const UNREADABLE: &str =
+    "its endpoint has request rules now, and what was opened without them cannot be judged";
+
 /// Two connections that belong together, and why they may.
 pub(super) struct Tunnel {
     pub proxy: Arc<Proxy>,
@@ -66,8 +70,7 @@ impl Permission {
                 return reason;
             }
             if !read && self.permit.decision.is_inspected() {
-                return "its endpoint has request rules now, and what was opened without them cannot be judged"
-                    .to_owned();
+                return UNREADABLE.to_owned();
             }
             if generations.changed().await.is_err() {
                 // The store is gone, and with it everything that could change.

@@ -123,7 +123,7 @@ fn segment(text: &str) -> &str {
 }
 
 /// Whether a segment of a path looks like a credential, or has a parameter (RFC 3986 §3.3) that is one by its name.
-fn holds_credential(segment: &str) -> bool {
+pub(crate) fn holds_credential(segment: &str) -> bool {
     let named = |parameter: &str| {
         parameter.split_once('=').is_some_and(|(name, value)| !value.is_empty() && names_credential(name))
     };

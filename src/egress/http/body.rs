@@ -26,6 +26,8 @@ pub(in crate::egress) struct Body {
     exchange: Option<Arc<Exchange>>,
     /// Given back when the body has ended.
     lease: Option<Lease>,
+    /// Its end has been seen: of chunks the library says no other way that there are none left.
+    ended: bool,
     /// Whether what is left of it when it is dropped is read for a while.
     lingers: bool,
 }
@@ -55,7 +57,7 @@ impl std::fmt::Debug for Body {
 
 impl Body {
     fn new(inner: Inner) -> Self {
-        Self { inner, progress: None, hold: None, exchange: None, lease: None, lingers: false }
+        Self { inner, progress: None, hold: None, exchange: None, lease: None, ended: false, lingers: false }
     }
 
     /// A body in hand.
@@ -132,6 +134,7 @@ impl hyper::body::Body for Body {
                 if let (Poll::Ready(_), Some(progress)) = (&frame, &body.progress) {
                     progress.count();
                 }
+                body.ended = matches!(frame, Poll::Ready(None));
                 frame
                     .map_ok(|mut frame| {
                         if let Some(trailers) = frame.trailers_mut() {
@@ -170,7 +173,7 @@ impl hyper::body::Body for Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        let ended = self.is_end_stream();
+        let ended = self.ended || self.is_end_stream();
         if let Some(lease) = self.lease.take() {
             lease.end(ended);
         }

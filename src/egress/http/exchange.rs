@@ -8,12 +8,13 @@ use std::task::{Context, Poll, Waker};
 use hyper::{HeaderMap, Method, header};
 
 use super::Session;
+use super::fields::Wish;
 use super::leg::Kept;
 use crate::egress::Proxy;
-use crate::egress::tunnel::Permission;
+use crate::egress::tunnel::{Permission, UNREADABLE};
 use crate::event::HttpRequestFacts;
 use crate::event::redact::redacted;
-use crate::policy::request::{Head, Judgement};
+use crate::policy::request::{Head, Judgement, MessageRules, Pass};
 
 /// What a request asked for, as far as rules look at heads.
 #[derive(Clone, Debug)]
@@ -26,12 +27,14 @@ pub(super) struct Asked {
     pub accept: Option<String>,
     /// It asks for a WebSocket.
     pub websocket: bool,
+    /// It asks for another protocol, that or any.
+    pub upgrade: bool,
     /// A body follows.
     pub body: bool,
 }
 
 impl Asked {
-    pub(super) fn new(method: &Method, target: &str, headers: &HeaderMap, websocket: bool, body: bool) -> Self {
+    pub(super) fn new(method: &Method, target: &str, headers: &HeaderMap, wish: &Wish, body: bool) -> Self {
         let field = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         Self {
             method: method.clone(),
@@ -39,7 +42,8 @@ impl Asked {
             content_type: field(header::CONTENT_TYPE),
             content_encoding: field(header::CONTENT_ENCODING),
             accept: field(header::ACCEPT),
-            websocket,
+            websocket: wish.is_websocket(),
+            upgrade: *wish != Wish::Answer,
             body,
         }
     }
@@ -68,15 +72,18 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
 pub(in crate::egress) struct Exchange {
     permission: Mutex<Permission>,
     asked: Arc<Asked>,
+    /// What messages may be sent where it has become a WebSocket.
+    messages: Mutex<Option<Arc<MessageRules>>>,
     revoked: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
 impl Exchange {
-    pub(super) fn new(permission: Permission, asked: Arc<Asked>) -> Arc<Self> {
+    pub(super) fn new(permission: Permission, asked: Arc<Asked>, messages: Option<Arc<MessageRules>>) -> Arc<Self> {
         Arc::new(Self {
             permission: Mutex::new(permission),
             asked,
+            messages: Mutex::new(messages),
             revoked: AtomicBool::new(false),
             waker: Mutex::default(),
         })
@@ -96,14 +103,41 @@ impl Exchange {
         if self.revoked.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// What messages may be sent by a new decision.
+    fn judge_messages_by(&self, rules: Option<Arc<MessageRules>>) -> Result<(), String> {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*messages, rules) {
+            (Some(_), Some(rules)) => *messages = Some(rules),
+            (None, Some(_)) => return Err(UNREADABLE.to_owned()),
+            // Where messages are no longer judged, the rules that the socket was opened by still hold for it.
+            (_, None) => {}
+        }
+        Ok(())
+    }
+
+    /// What messages may be sent now.
+    pub(super) fn messages(&self) -> Option<Arc<MessageRules>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Asks another generation, and ends the exchange if it says no. Rules about bodies are not asked again: the body
     /// is gone.
-    fn renew(&self, proxy: &Proxy, generation: u64) -> bool {
+    pub(super) fn renew(&self, proxy: &Proxy, generation: u64) -> bool {
+        if self.revoked.load(Ordering::Acquire) {
+            return false;
+        }
         let mut permission = self.permission.lock().unwrap_or_else(PoisonError::into_inner);
+        if permission.permit.generation == generation {
+            return true;
+        }
+        let read = permission.permit.decision.is_inspected();
         let outcome = permission.renew(proxy, generation).and_then(|()| {
+            let inspected = permission.permit.decision.is_inspected();
             match permission.permit.decision.judge(&self.asked.head()) {
+                _ if self.asked.upgrade && inspected && !read => Err(UNREADABLE.to_owned()),
                 Judgement::Refuse(refusal) => Err(refusal.reason),
-                _ => Ok(()),
+                Judgement::Pass(Pass { messages, .. }) => self.judge_messages_by(messages),
+                Judgement::Body { .. } => Ok(()),
             }
         });
         let Err(reason) = outcome else { return true };

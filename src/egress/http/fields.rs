@@ -156,7 +156,10 @@ pub(super) fn frame(status: StatusCode, headers: &mut HeaderMap) -> Result<(), &
 
 /// Fields that no trailer may carry (RFC 9110 §6.5.1): what frames, routes, authenticates or says what a body is has
 /// been read by then.
-const NOT_TRAILERS: [HeaderName; 8] = [
+const NOT_TRAILERS: [HeaderName; 11] = [
+    header::CONNECTION,
+    header::PROXY_AUTHORIZATION,
+    header::UPGRADE,
     header::HOST,
     header::CONTENT_LENGTH,
     header::CONTENT_TYPE,

@@ -122,7 +122,7 @@ pub(super) async fn request(
 ) -> Result<(Arc<Asked>, Pass, Request<Body>), Refusal> {
     let (parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let asked = Arc::new(Asked::new(&parts.method, target, &parts.headers, wish.is_websocket(), !body.is_end_stream()));
+    let asked = Arc::new(Asked::new(&parts.method, target, &parts.headers, wish, !body.is_end_stream()));
     if let Some(learner) = &session.proxy.learner {
         let manner = if wish.is_websocket() { Manner::WebSocket } else { Manner::Plain };
         learner.request(owner, intent, manner, asked.method.as_str(), &asked.target);
@@ -181,10 +181,12 @@ async fn gather(session: &Session, mut body: Body, limit: usize) -> Result<(Byte
         return Err(Ungathered::TooLarge);
     }
     let broken = |kind, detail: String| Ungathered::Broken(Refusal::new(kind, detail));
+    // It waits in memory, so the patience is for the whole of it.
+    let deadline = tokio::time::Instant::now() + session.proxy.patience.body;
     let mut bytes = BytesMut::new();
     let mut trailers = None;
     loop {
-        let frame = match tokio::time::timeout(session.proxy.patience.body, body.frame()).await {
+        let frame = match tokio::time::timeout_at(deadline, body.frame()).await {
             Ok(None) => return Ok((bytes.freeze(), trailers)),
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(error))) => {
@@ -193,7 +195,10 @@ async fn gather(session: &Session, mut body: Body, limit: usize) -> Result<(Byte
                 return Err(broken(Kind::InvalidRequest, detail));
             }
             Err(_) => {
-                return Err(broken(Kind::RequestTimeout, "nothing came of the request body for too long".to_owned()));
+                return Err(broken(
+                    Kind::RequestTimeout,
+                    "the request body, which has to be judged whole, took too long".to_owned(),
+                ));
             }
         };
         match frame.into_data() {

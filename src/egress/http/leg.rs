@@ -159,6 +159,11 @@ impl Idle {
         None
     }
 
+    /// Takes out the one that [`Self::take`] would go on lending.
+    pub(super) fn forget_http2(&mut self) {
+        self.http2 = None;
+    }
+
     /// Keeps one.
     pub(super) fn put(&mut self, kept: Kept) {
         if kept.sender.is_closed() {

@@ -247,7 +247,12 @@ impl Session {
                 address,
                 via: via.clone(),
             };
-            let opened = Opened::new(self.clone(), Exchange::new(permission.clone(), asked.clone()));
+            let exchange = Exchange::new(permission.clone(), asked.clone(), pass.messages.clone());
+            let opened = Opened::new(self.clone(), exchange);
+            // What has changed since the decision, nobody has told it.
+            if !opened.exchange.renew(proxy, proxy.store.current().generation) {
+                return Err(revoked(&intent));
+            }
             let (wish, key) = upgrade::for_leg(&wish, &kept.sender, &mut request);
             fields::rewrite(
                 &mut request,
@@ -268,10 +273,7 @@ impl Session {
             }
             let response = tokio::select! {
                 response = awaited.answer(kept.sender.send(request), &proxy.patience) => response,
-                () = poll_fn(|cx| opened.exchange.poll_revoked(cx)) => {
-                    let detail = format!("a new policy no longer allows what was asked of {intent}");
-                    return Err(Refusal::new(Kind::PolicyDenied, detail).about(&intent));
-                }
+                () = poll_fn(|cx| opened.exchange.poll_revoked(cx)) => return Err(revoked(&intent)),
             };
             let mut error = match response {
                 Waited::Flooded => {
@@ -344,7 +346,7 @@ impl Session {
     async fn leg(&self, intent: &Intent, owner: &Owner, permit: &Permit, wish: &Wish) -> Result<(Kept, bool), Refusal> {
         let found = async |http1_only| match self.kept(intent, permit, wish, http1_only) {
             Some(kept) => Ok((kept, true)),
-            None => Ok((self.connect(intent, owner, permit, wish, http1_only).await?, false)),
+            None => self.connect(intent, owner, permit, wish, http1_only).await,
         };
         let (kept, reused) = found(matches!(wish, Wish::Upgrade(_))).await?;
         if matches!(wish, Wish::Protocol(_)) && kept.sender.is_http2() && !kept.sender.comes_to_take_protocols().await {
@@ -356,14 +358,22 @@ impl Session {
 
     /// A connection to the destination that is open already, at an address that this decision allows.
     fn kept(&self, intent: &Intent, permit: &Permit, wish: &Wish, http1_only: bool) -> Option<Kept> {
-        let kept = match &self.scope {
-            Scope::Forward if *wish == Wish::Answer => self.proxy.pool.take(intent)?,
-            Scope::Forward | Scope::Refused(_) => return None,
-            Scope::Tunnel(inside) => inside.idle().take(http1_only)?,
-        };
-        self.proxy.admit(intent, kept.address.as_slice(), &permit.decision).is_ok().then_some(kept)
+        loop {
+            let kept = match &self.scope {
+                Scope::Forward if *wish == Wish::Answer => self.proxy.pool.take(intent)?,
+                Scope::Forward | Scope::Refused(_) => return None,
+                Scope::Tunnel(inside) => inside.idle().take(http1_only)?,
+            };
+            if self.proxy.admit(intent, kept.address.as_slice(), &permit.decision).is_ok() {
+                return Some(kept);
+            }
+            if let (Scope::Tunnel(inside), true) = (&self.scope, kept.sender.is_http2()) {
+                inside.idle().forget_http2();
+            }
+        }
     }
 
+    /// Another one; or one that somebody else has made meanwhile, which is open already.
     async fn connect(
         &self,
         intent: &Intent,
@@ -371,19 +381,19 @@ impl Session {
         permit: &Permit,
         wish: &Wish,
         http1_only: bool,
-    ) -> Result<Kept, Refusal> {
+    ) -> Result<(Kept, bool), Refusal> {
         let Scope::Tunnel(inside) = &self.scope else {
             // What becomes another protocol needs a way of its own.
             let way = if *wish == Wish::Answer { Way::Requests } else { Way::Tunnel };
             let Reached { leg, address, via, absolute } = self.proxy.reach_by(intent, owner, permit, way).await?;
             super::dial::keep_alive(leg.socket());
             let sender = leg::http1(leg).await.map_err(|error| broken(intent, &error))?;
-            return Ok(Kept { sender, address, via, absolute });
+            return Ok((Kept { sender, address, via, absolute }, false));
         };
         let _turn = inside.connecting.lock().await;
         // Whoever held the turn before may have made one that serves us as well.
-        if let Some(kept) = inside.idle().take(http1_only) {
-            return Ok(kept);
+        if let Some(kept) = self.kept(intent, permit, wish, http1_only) {
+            return Ok((kept, true));
         }
         let Reached { leg: stream, address, via, .. } = self.proxy.reach(intent, owner, permit).await?;
         super::dial::keep_alive(stream.socket());
@@ -399,7 +409,7 @@ impl Session {
         if let Some(another) = kept.another() {
             inside.idle().put(another);
         }
-        Ok(kept)
+        Ok((kept, false))
     }
 
     /// Makes the origin's response ours.
@@ -425,6 +435,11 @@ impl Session {
         let exchange = lease.opened.exchange.clone();
         Ok(Response::from_parts(parts, Body::leased(body, exchange, lease)))
     }
+}
+
+fn revoked(intent: &Intent) -> Refusal {
+    let detail = format!("a new policy no longer allows what was asked of {intent}");
+    Refusal::new(Kind::PolicyDenied, detail).about(intent)
 }
 
 fn by_parent(intent: &Intent, via: &Option<Arc<Via>>, error: &ParentError) -> Refusal {
@@ -482,7 +497,8 @@ enum Waited<T> {
 impl Awaited {
     fn prepare(session: &Arc<Session>, request: &mut Request<Body>) -> Self {
         let seen = Arc::<Seen>::default();
-        let serves_http1 = request.version() < Version::HTTP_2;
+        // RFC 9110 §15.2: a client of HTTP/1.0 would take it for the answer.
+        let serves_http1 = request.version() == Version::HTTP_11;
         let expects = request
             .headers()
             .get(header::EXPECT)

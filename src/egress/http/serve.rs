@@ -126,7 +126,9 @@ async fn serve_http1(session: Arc<Session>, gate: Gate) -> Outcome {
     };
     let Ok(upstream) = agreed.upstream.await else { return Outcome::Close };
     gate.unread(&parts.read_buf);
-    let upstream = match (socket, agreed.messages.is_some()) {
+    // Of a tunnel each generation is asked where it leads, and not what was asked there.
+    let inspected = agreed.permission.permit.decision.is_inspected();
+    let upstream = match (socket, inspected) {
         (Some(client), false) => match upstream.downcast::<TokioIo<Leg>>() {
             Ok(parts) => {
                 return Outcome::Open(Box::new(Tunnel {

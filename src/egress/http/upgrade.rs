@@ -1,6 +1,7 @@
 //! When both ends agree to speak another protocol: WebSockets by Upgrade (RFC 6455) and by extended CONNECT (RFC 8441),
 //! from either version of HTTP to either, and on endpoints without rules whatever they like.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -147,7 +148,8 @@ pub(super) fn agree(
 }
 
 /// Moves bytes both ways between a client and an origin that have agreed, until both are done, the policy takes its
-/// permission back, or nothing has moved for too long.
+/// permission back, or nothing has moved for too long. Each policy generation must allow the request that began it again,
+/// whoever else asks.
 pub(super) async fn relay(
     proxy: &Proxy,
     client: impl AsyncRead + AsyncWrite + Send + Unpin,
@@ -167,17 +169,27 @@ pub(super) async fn relay(
                     permission.record_message(proxy, disposition, reason, opened.request());
                 };
                 let audited = |refusal: &Refusal| record(Disposition::Audited, &refusal.reason);
-                if let Some(verdict) = websocket::relay(client, upstream, &rules, &traffic, audited).await {
+                let rules = || opened.exchange.messages().unwrap_or_else(|| rules.clone());
+                if let Some(verdict) = websocket::relay(client, upstream, rules, &traffic, audited).await {
                     record(Disposition::Denied, verdict.reason());
                 }
             }
         }
     };
-    // The permission is borrowed by both: what revokes is asked of a copy.
-    let mut standing = permission.clone();
+    let renewed = async {
+        while generations.changed().await.is_ok() {
+            let generation = *generations.borrow_and_update();
+            if !opened.exchange.renew(proxy, generation) {
+                return;
+            }
+        }
+        // The store is gone, and with it everything that could change.
+        std::future::pending::<()>().await;
+    };
     tokio::select! {
         () = relayed => {}
-        reason = standing.revoked(proxy, &mut generations) => standing.record_revoked(proxy, reason),
+        () = renewed => {}
+        () = poll_fn(|cx| opened.exchange.poll_revoked(cx)) => {}
         () = tunnel::idle(&traffic, None, proxy) => {}
     }
     traffic.count(&proxy.events);

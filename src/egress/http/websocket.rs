@@ -2,11 +2,12 @@
 //! and allowed, in the very bytes it came in; what the server sends is passed unread, frame by frame only so that a
 //! close of ours never lands inside one of its frames.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hyper::header::HeaderValue;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::egress::limits;
 use crate::egress::splice::Traffic;
@@ -112,8 +113,8 @@ impl Frame {
 }
 
 /// Reads a client's frames and says what may go on.
-struct Reader<'r> {
-    rules: &'r MessageRules,
+#[derive(Default)]
+struct Reader {
     /// Bytes that have come and not gone on; whole frames of an unfinished text message first.
     held: Vec<u8>,
     /// Where in `held` the next unread frame begins.
@@ -126,16 +127,20 @@ struct Reader<'r> {
     passing: u64,
     /// Messages that passed only because the endpoint asks for an audit.
     audited: Vec<request::Refusal>,
+    /// Since when something is held that is not whole.
+    since: Option<Instant>,
 }
 
-impl<'r> Reader<'r> {
-    fn new(rules: &'r MessageRules) -> Self {
-        Self { rules, held: Vec::new(), next: 0, text: None, binary: false, passing: 0, audited: Vec::new() }
+impl Reader {
+    /// Takes bytes in, and puts those that may go on by `rules` into `out`.
+    fn take(&mut self, rules: &MessageRules, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Verdict> {
+        let outcome = self.take_frames(rules, bytes, out);
+        let unfinished = self.text.is_some() || self.held.len() > self.next;
+        self.since = if unfinished { self.since.or_else(|| Some(Instant::now())) } else { None };
+        outcome
     }
 
-    /// Takes bytes in, and puts those that may go on into `out`.
-    fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Verdict> {
-        let mut bytes = bytes;
+    fn take_frames(&mut self, rules: &MessageRules, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Verdict> {
         if self.passing > 0 {
             let count = bytes.len().min(usize::try_from(self.passing).unwrap_or(usize::MAX));
             out.extend_from_slice(&bytes[..count]);
@@ -147,10 +152,11 @@ impl<'r> Reader<'r> {
             self.check(&frame)?;
             if frame.opcode == BINARY {
                 // What is in it no rule reads.
-                self.audited.extend(self.rules.judge_binary(&[]).map_err(Verdict::Refused)?.map(|refusal| *refusal));
+                self.audited.extend(rules.judge_binary().map_err(Verdict::Refused)?.map(|refusal| *refusal));
             }
             if !frame.is_control() && (frame.opcode == BINARY || frame.opcode == CONTINUATION && self.binary) {
                 self.binary = !frame.last;
+                self.since = None;
                 self.pass(&frame, out);
                 if self.passing > 0 {
                     return Ok(());
@@ -164,10 +170,14 @@ impl<'r> Reader<'r> {
             if frame.is_control() {
                 // Control frames may stand between the fragments of a message (§5.4), and are not kept back with them.
                 out.extend(self.held.drain(self.next..end));
+                if self.text.is_none() {
+                    self.since = None;
+                }
                 continue;
             }
-            self.gather(&frame, end)?;
+            self.gather(rules, &frame, end)?;
             if frame.last {
+                self.since = None;
                 out.extend(self.held.drain(..self.next));
                 self.next = 0;
             }
@@ -206,7 +216,7 @@ impl<'r> Reader<'r> {
     }
 
     /// Takes a whole frame of a text message, which ends at `end`, and judges the message if it was the last.
-    fn gather(&mut self, frame: &Frame, end: usize) -> Result<(), Verdict> {
+    fn gather(&mut self, rules: &MessageRules, frame: &Frame, end: usize) -> Result<(), Verdict> {
         let payload = &self.held[self.next + frame.head..end];
         let mask = frame.mask.unwrap_or_default();
         let text = self.text.get_or_insert_default();
@@ -219,7 +229,7 @@ impl<'r> Reader<'r> {
         if frame.last {
             let text = self.text.take().unwrap_or_default();
             let text = String::from_utf8(text).map_err(|_| Verdict::Broken(1007, "a text message is not UTF-8"))?;
-            self.audited.extend(self.rules.judge_text(&text).map_err(Verdict::Refused)?.map(|refusal| *refusal));
+            self.audited.extend(rules.judge_text(&text).map_err(Verdict::Refused)?.map(|refusal| *refusal));
         }
         Ok(())
     }
@@ -272,11 +282,11 @@ fn close_frame(code: u16, reason: &str, masked: bool) -> Vec<u8> {
 }
 
 /// Relays until both sides are done or the client breaks a rule; then both are told by a close frame. `audited` hears of
-/// what passes only because the endpoint asks for an audit.
+/// what passes only because the endpoint asks for an audit. `rules` are those of the moment: a policy may change them.
 pub(super) async fn relay(
     client: impl AsyncRead + AsyncWrite + Send + Unpin,
     upstream: impl AsyncRead + AsyncWrite + Send + Unpin,
-    rules: &MessageRules,
+    rules: impl Fn() -> Arc<MessageRules>,
     traffic: &Traffic,
     audited: impl Fn(&request::Refusal),
 ) -> Option<Verdict> {
@@ -310,26 +320,30 @@ pub(super) async fn relay(
 async fn outgoing(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    rules: &MessageRules,
+    rules: impl Fn() -> Arc<MessageRules>,
     traffic: &Traffic,
     audited: impl Fn(&request::Refusal),
 ) -> Option<Verdict> {
-    let mut reader = Reader::new(rules);
+    let mut reader = Reader::default();
     let mut buffer = vec![0; limits::UPGRADE_BYTES];
     let mut out = Vec::new();
     loop {
-        let unfinished = reader.text.is_some() || reader.held.len() > reader.next;
-        let patience = if unfinished { limits::MESSAGE_TIME } else { limits::TUNNEL_IDLE };
-        let arrived = match timeout(patience, from.read(&mut buffer)).await {
+        let deadline = match reader.since {
+            Some(since) => since + limits::MESSAGE_TIME,
+            None => Instant::now() + limits::TUNNEL_IDLE,
+        };
+        let arrived = match timeout_at(deadline, from.read(&mut buffer)).await {
             Ok(Ok(arrived @ 1..)) => arrived,
-            Err(_) if unfinished => return Some(Verdict::Broken(1002, "a message was not finished in time")),
+            Err(_) if reader.since.is_some() => {
+                return Some(Verdict::Broken(1002, "a message was not finished in time"));
+            }
             Err(_) => continue,
             Ok(_) => {
                 let _ = to.shutdown().await;
                 return None;
             }
         };
-        let verdict = reader.take(&buffer[..arrived], &mut out);
+        let verdict = reader.take(&rules(), &buffer[..arrived], &mut out);
         reader.audited.drain(..).for_each(|refusal| audited(&refusal));
         traffic.sent.fetch_add(out.len() as u64, Ordering::Relaxed);
         if to.write_all(&out).await.is_err() || to.flush().await.is_err() {

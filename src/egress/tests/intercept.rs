@@ -26,7 +26,7 @@ use crate::contract::HOST_ALIAS;
 use crate::policy::host::Host;
 
 /// An entry with these rules for a port of the host's loopback, open to every program.
-fn inspected(port: u16, rules: &str) -> String {
+pub(super) fn inspected(port: u16, rules: &str) -> String {
     format!(
         "  api:\n    endpoints: [{{host: {HOST_ALIAS}, port: {port}, {rules}}}]\n    binaries: [{{path: \"**\"}}]\n"
     )

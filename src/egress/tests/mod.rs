@@ -11,6 +11,7 @@ mod names;
 mod owners;
 mod parent;
 mod refusals;
+mod standing;
 mod told;
 mod tunnel;
 

@@ -4,6 +4,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::super::http::Body;
 use super::super::tls::{HTTP1, HTTP2};
+use super::Client;
 use super::intercept::{Speaker, answered, describing, fixture, inside, raw_inside, request, until};
 use crate::contract::HOST_ALIAS;
 
@@ -81,6 +82,9 @@ async fn a_credential_in_a_path_is_in_no_sentence_about_it_however_it_is_spelt()
             assert!(status == 403 && body.contains("[CREDENTIAL]") && !secret, "{path}: {body}");
         }
     }
+    // Nor is a part of one that is longer than what is quoted.
+    let (_, body) = ask(format!("/x/{}", format!("{TOKEN}aB3").repeat(8))).await;
+    assert!(body.contains("[CREDENTIAL]") && !body.contains("0123456789abcdefghij"), "{body}");
     // A parameter is one by its name, whatever it looks like, in each spelling that a sentence could use.
     for path in ["/a;token=s%7ecret%2fs/x", "/a%3bt%6Fken=s%7ecret%2fs/x"] {
         let (status, body) = ask(path.to_owned()).await;
@@ -91,6 +95,17 @@ async fn a_credential_in_a_path_is_in_no_sentence_about_it_however_it_is_spelt()
     }
     let secrets = ["0123456789abcdefghij", "cret"];
     let events = fixture.events().iter().map(|event| format!("{event:?}")).collect::<Vec<_>>();
+    assert!(events.iter().all(|event| !secrets.iter().any(|secret| event.contains(secret))), "{events:?}");
+    // What only an audit lets through is told as little, as is a target that is none.
+    let lenient = self::fixture(port, "protocol: rest, enforcement: audit, access: read-only").await;
+    let mut speaker = Speaker::over(inside(&lenient, port, HOST_ALIAS, &[HTTP1]).await.unwrap()).await;
+    let audited = format!("/x/{TOKEN}");
+    let response = speaker.send(request(speaker.version(), "POST", port, &audited)).await;
+    assert_eq!(answered(response).await.0, 200);
+    let (_, answer) = Client::ask(&lenient, format!("GET {audited}?token=cret HTTP/1.1\r\nHost: x\r\n\r\n")).await;
+    assert_eq!(answer.status, 400);
+    let events = lenient.events().iter().map(|event| format!("{event:?}")).collect::<Vec<_>>();
+    assert!(events.iter().any(|event| event.contains("Audited")), "{events:?}");
     assert!(events.iter().all(|event| !secrets.iter().any(|secret| event.contains(secret))), "{events:?}");
     // Control: what is none is told whole, with the rule for it.
     let (_, body) = ask("/ordinary/%7ex".to_owned()).await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::event::redact::redacted;
 use crate::policy::decision::Decision;
 
 use super::graphql_http;
@@ -115,13 +116,18 @@ impl Decision {
 /// The refusal of a target that cannot be judged.
 fn unreadable_target(head: &Head<'_>, error: &TargetError, remedy: String, by: &Inspection) -> Judgement {
     let (path, _) = head.target.split_once('?').unwrap_or((head.target, ""));
-    let asked = format!("{} {}", quoted(head.method), quoted(path));
+    let asked = format!("{} {}", quoted(head.method), shown(path));
     Judgement::Refuse(Unclear::new(error.to_string(), remedy).refuse(by, &asked))
 }
 
 /// Method and path, as a refusal quotes them. The query is left out: it may hold secrets.
 fn asked(head: &Head<'_>, target: &Target<'_>) -> String {
-    format!("{} {}", quoted(head.method), quoted(&target.path))
+    format!("{} {}", quoted(head.method), shown(&target.path))
+}
+
+/// A path as sentences show it: without credentials, which a cut would hide from whoever looks for them later.
+pub(super) fn shown(path: &str) -> String {
+    quoted(&redacted(path))
 }
 
 fn uncovered(first: &Inspection, asked: &str) -> Refusal {
@@ -158,7 +164,7 @@ impl Request<'_> {
             && let Some(strict) = selected.clone().find(|endpoint| !endpoint.allow_ambiguous_paths)
         {
             let reason =
-                format!("the path can be read in more than one way, and as {} is refused", quoted(&target.path));
+                format!("the path can be read in more than one way, and as {} is refused", shown(&target.path));
             let remedy = format!("write it in one way, or set allow_ambiguous_paths: true on {}", strict.place());
             return self.unclear(Unclear::new(reason, remedy));
         }
@@ -387,8 +393,8 @@ fn unreadable(head: &Head<'_>) -> Option<Unclear> {
         let reason = format!("content-encoding {:?} hides what is asked", quoted(coding));
         return Some(Unclear::new(reason, "send the body without a content-encoding"));
     }
-    let charset = head.content_type.and_then(charset).filter(|name| !name.eq_ignore_ascii_case("utf-8"));
-    charset.map(|name| {
+    let mut charsets = head.content_type.into_iter().flat_map(charsets);
+    charsets.find(|name| !name.eq_ignore_ascii_case("utf-8")).map(|name| {
         let reason = format!("charset {:?} is not read", quoted(name));
         Unclear::new(reason, "send UTF-8")
     })
@@ -399,11 +405,12 @@ fn media_type(value: &str) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// The parameter `charset`, if it is given.
-fn charset(value: &str) -> Option<&str> {
-    value.split(';').skip(1).find_map(|parameter| {
+/// The values of parameters `charset`: readers differ in which of several counts, and in what a `;` inside quotes is (RFC 9110
+/// §5.6.6).
+fn charsets(value: &str) -> impl Iterator<Item = &str> {
+    value.split(';').skip(1).filter_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("charset").then(|| value.trim().trim_matches('"'))
+        name.trim().trim_matches('"').eq_ignore_ascii_case("charset").then(|| value.trim().trim_matches('"'))
     })
 }
 

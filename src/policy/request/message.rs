@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::graphql::{self, Wanted};
-use super::head::allowed;
+use super::head::{allowed, shown};
 use super::json::{self, Folding};
 use super::near;
 use super::rules::{BINARY, Inspection, Sense, TEXT};
@@ -31,6 +31,8 @@ pub struct MessageRules {
     graphql: bool,
     text: Result<(), Box<Refusal>>,
     binary: Result<(), Box<Refusal>>,
+    /// A deny rule speaks of text messages, whatever is in them.
+    denied: bool,
 }
 
 /// Passes; or passes although this refusal holds, under `enforcement: audit`; or is refused.
@@ -51,7 +53,7 @@ impl MessageRules {
                 |endpoint| endpoint.deny.requests.find(Sense::Deny, method, target),
                 |endpoint| allowed(endpoint, method, target),
             );
-            let asked = format!("{method} on {}", target.path);
+            let asked = format!("{method} on {}", shown(&target.path));
             match outcome {
                 Outcome::Allowed(..) => Ok(()),
                 Outcome::Forbidden(by, rule) => Err(Box::new(forbidden(by, rule, &asked))),
@@ -66,7 +68,8 @@ impl MessageRules {
             }
         };
         let (text, binary) = (judge(TEXT), judge(BINARY));
-        Self { endpoints, lead: Arc::clone(lead), opened_by, graphql, text, binary }
+        let denied = endpoints.iter().any(|endpoint| endpoint.deny.requests.find(Sense::Deny, TEXT, target).is_some());
+        Self { endpoints, lead: Arc::clone(lead), opened_by, graphql, text, binary, denied }
     }
 
     /// Whether every message passes, so that none needs to be read.
@@ -87,7 +90,10 @@ impl MessageRules {
     ///
     /// Why it may not.
     pub fn judge_text(&self, message: &str) -> Judged {
-        if self.graphql { self.settle(self.judge_graphql(message)) } else { self.settle(self.text.clone()) }
+        if self.graphql && !self.denied {
+            return self.settle(self.judge_graphql(message));
+        }
+        self.settle(self.text.clone())
     }
 
     /// May this binary message pass? As [`Self::judge_text`].
@@ -95,11 +101,11 @@ impl MessageRules {
     /// # Errors
     ///
     /// Why it may not.
-    pub fn judge_binary(&self, message: &[u8]) -> Judged {
+    pub fn judge_binary(&self) -> Judged {
         if !self.graphql {
             return self.settle(self.binary.clone());
         }
-        let reason = format!("a binary message of {} bytes; GraphQL over WebSocket is text", message.len());
+        let reason = "a binary message, and GraphQL over WebSocket is text".to_owned();
         self.settle(self.unclear(reason, "send text messages"))
     }
 

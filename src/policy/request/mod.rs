@@ -32,6 +32,11 @@ pub use rules::{BINARY as WEBSOCKET_BINARY, Inspection, Protocol, TEXT as WEBSOC
 pub(crate) use target::canonical_path;
 pub use verdict::{Judgement, Pass, Refusal, RefusalKind, RuleName, RulePart};
 
+/// Whether a rule can name this method.
+pub(crate) fn is_writable_method(method: &str) -> bool {
+    rules::Method::is_writable(method)
+}
+
 pub(super) use read::{FIELDS, Owner, inspection};
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ impl Request {
                 messages.judge_text(&message.to_string())
             }
             (true, None) => messages.judge_text(""),
-            (false, _) => messages.judge_binary(&[]),
+            (false, _) => messages.judge_binary(),
         };
         match judged {
             Ok(None) => Verdict::Allowed(format!(

@@ -240,6 +240,8 @@ fn bodies_in_forms_that_are_not_read_are_refused_by_the_head() {
             Head { content_type: Some("multipart/form-data; boundary=x"), ..json },
             Head { content_type: Some("application/x-www-form-urlencoded"), ..json },
             Head { content_type: Some("application/json; charset=utf-16"), ..json },
+            Head { content_type: Some("application/json; charset=utf-8; charset=utf-7"), ..json },
+            Head { content_type: Some("application/json; x=\"; charset=utf-8\"; charset=utf-7"), ..json },
             Head { content_encoding: Some("gzip"), ..json },
             Head { target: "/g?query=%7Bme%7D", ..json },
             Head { target: "/g?OperationName=x", ..json },

@@ -33,7 +33,7 @@ fn messages_pass_by_preset_or_rule() {
     ] {
         let rules = opened(&format!("protocol: websocket, {fields}"));
         assert_eq!(rules.judge_text("x").is_ok(), text, "{fields}");
-        assert_eq!(rules.judge_binary(b"x").is_ok(), binary, "{fields}");
+        assert_eq!(rules.judge_binary().is_ok(), binary, "{fields}");
         assert_eq!(rules.pass_everything(), text && binary, "{fields}");
     }
     let refusal = opened(&format!("protocol: websocket, rules: [{open}]")).judge_text("x").unwrap_err();
@@ -70,7 +70,7 @@ fn graphql_messages_are_judged_one_by_one() {
     for message in broken.iter().map(Value::to_string).chain(["{".to_owned()]) {
         assert_eq!(rules.judge_text(&message).unwrap_err().kind, RefusalKind::Malformed, "{message}");
     }
-    assert!(rules.judge_binary(b"x").is_err());
+    assert!(rules.judge_binary().is_err());
 }
 
 #[test]
@@ -80,6 +80,10 @@ fn a_deny_rule_alone_makes_messages_graphql() {
     deny.judge_text(&message("{ me }")).unwrap();
     assert!(deny.judge_text(&message("mutation { set }")).unwrap_err().reason.contains("deny_rules[0]"));
     assert!(deny.judge_text("hello").is_err());
+    // Nor does reading them undo a rule that denies all of them.
+    let denied = "{method: WEBSOCKET_TEXT, path: /ws}, {operation_type: mutation}";
+    let denied = opened(&format!("protocol: websocket, access: full, deny_rules: [{denied}]"));
+    assert!(denied.judge_text(&message("{ me }")).unwrap_err().reason.contains("deny_rules[0]"));
     // Control: without it nothing is read.
     assert!(opened("protocol: websocket, access: full").pass_everything());
 }
