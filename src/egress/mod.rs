@@ -196,7 +196,11 @@ impl Proxy {
             let absolute = way == Way::Requests && named;
             let reached = match absolute {
                 false => parent.tunnel(&intent.host, intent.port, &addresses).await,
-                true => parent.connect().await.map(|leg| (leg, None)),
+                // A name is resolved by the upstream proxy, and an address is what it is.
+                true => {
+                    let literal = addresses.first().copied().filter(|_| matches!(intent.host, Host::Address(_)));
+                    parent.connect().await.map(|leg| (leg, literal))
+                }
             };
             let (leg, address) = reached.map_err(|error| {
                 let detail = format!("{intent} is allowed but could not be reached: {error}");

@@ -172,7 +172,7 @@ pub(crate) fn is_credential(text: &str) -> bool {
 
 /// What stands between the marks that part a segment's words.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
-    text.split([';', ' ', '=', ','])
+    text.split([';', ' ', '=', ',', '/', '&'])
 }
 
 fn looks_secret(text: &str) -> bool {
@@ -221,6 +221,7 @@ mod tests {
             ("/x/%67hp_0123456789abcdefghijABCDEFGHIJ012345", Some("/x/[CREDENTIAL]")),
             ("/x/a%20ghp_0123456789abcdefghijABCDEFGHIJ012345;v=1", Some("/x/[CREDENTIAL]")),
             ("/x/v=1;w=2,3/a%20b", None),
+            ("/x%2Fsk-abcdefghijklmnop/y", Some("/[CREDENTIAL]/y")),
             ("/a;token=x/b;v=1", Some("/[CREDENTIAL]/b;v=1")),
             ("/a%3BjSessionId=x/b", Some("/[CREDENTIAL]/b")),
             ("/key=1/a;key=", None),

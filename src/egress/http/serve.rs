@@ -119,7 +119,8 @@ async fn serve_http1(session: Arc<Session>, gate: Gate) -> Outcome {
         if gate.reopen() {
             return Outcome::Again(gate);
         }
-        if socket.is_none() {
+        // Of the connection that a tunnel came by, the listener takes leave (RFC 9112 §9.6).
+        if !matches!(session.scope, Scope::Forward) {
             part(gate).await;
         }
         return Outcome::Close;
