@@ -43,6 +43,10 @@ impl Sandbox {
 
     /// Starts its supervisor, the first or the next.
     pub fn start(&mut self) {
+        // Whoever was told to end has the door until it has.
+        if let Some(mut before) = self.supervisor.take() {
+            before.wait_within(crate::world::PATIENCE).expect("the end of the one before");
+        }
         // The workload sees the door, so that what keeps it out is the door.
         let policy = self.world.file(
             "door.yaml",

@@ -70,6 +70,65 @@ fn a_changed_file_is_taken_and_only_tunnels_it_no_longer_allows_are_closed() {
     assert!(still_echoes(&mut kept), "a tunnel that is still allowed was closed");
 }
 
+/// `hi` as a WebSocket's text, under a mask of zeros (RFC 6455 §5.2), and whether it comes back.
+fn still_speaks(stream: &mut TcpStream) -> bool {
+    let message = [0x81, 0x82, 0, 0, 0, 0, b'h', b'i'];
+    let mut back = [0; 8];
+    stream.write_all(&message).is_ok() && stream.read_exact(&mut back).is_ok() && back == message
+}
+
+#[test]
+fn an_open_websocket_is_held_to_the_rules_of_the_new_policy() {
+    let world = World::new();
+    // It agrees to speak, and says what it hears.
+    let _origin = Origin::start(&world, 7, |mut stream| {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            match stream.read(&mut byte) {
+                Ok(1) => head.push(byte[0]),
+                _ => return,
+            }
+        }
+        let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        let _ = stream.write_all(answer.as_bytes());
+        origins::echo(stream);
+    });
+    let policy = |paths: &[&str]| {
+        let rules = paths.iter().flat_map(|path| {
+            ["GET", "WEBSOCKET_TEXT"].map(|method| format!("{{allow: {{method: {method}, path: {path}}}}}"))
+        });
+        let rules = rules.collect::<Vec<_>>().join(", ");
+        let endpoint = format!("{{host: api.example.com, port: 7, protocol: websocket, rules: [{rules}]}}");
+        format!("version: 1\nnetwork_policies:\n  ws:\n    endpoints: [{endpoint}]\n    binaries: [{{path: \"**\"}}]\n")
+    };
+    let path = world.file("policy.yaml", policy(&["/kept", "/closed"]));
+    let _proxy = world.role("network").args(["--binary-identity", "relaxed"]).policy(&path).spawn();
+    eventually("the proxy listens", || world.in_machine(|| TcpStream::connect("127.0.0.1:3128").is_ok()));
+    let open = |path: &str| {
+        let (_, mut stream) = tunnel(&world, "api.example.com:7");
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: api.example.com:7\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        .expect("ask");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("an answer");
+            head.push(byte[0]);
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+        stream
+    };
+    let (mut kept, mut closed) = (open("/kept"), open("/closed"));
+    assert!(still_speaks(&mut kept) && still_speaks(&mut closed));
+    replace(&path, &policy(&["/kept"]));
+    eventually("what is no longer allowed is closed", || !still_speaks(&mut closed));
+    assert!(still_speaks(&mut kept), "one that is still allowed was closed");
+}
+
 #[test]
 fn writing_in_place_and_configmap_swaps_are_seen_too() {
     let (world, _proxy, _origin) = stage(

@@ -241,13 +241,20 @@ impl Learner {
             let _ =
                 writeln!(yaml, "  {key}: [{}]", paths.iter().map(|path| quoted(path)).collect::<Vec<_>>().join(", "));
         }
-        if !notes.programs.values().flat_map(BTreeMap::keys).any(is_reached) {
+        // A workload chooses how its programs are called, and would be given more than itself.
+        let (programs, patterns): (Vec<_>, Vec<_>) =
+            notes.programs.iter().partition(|(program, _)| program.as_str() == EVERY_PROGRAM || !program.contains('*'));
+        for (program, _) in patterns {
+            let program = quoted(program);
+            let _ = writeln!(yaml, "# Left out, since a policy would read the * in its name as a pattern: {program}");
+        }
+        if !programs.iter().flat_map(|(_, destinations)| destinations.keys()).any(is_reached) {
             yaml.push_str("# Nothing went out.\nnetwork_policies: {}\n");
             return yaml;
         }
         yaml.push_str("network_policies:\n");
         let mut names = BTreeSet::new();
-        for (program, destinations) in &notes.programs {
+        for (program, destinations) in programs {
             if !destinations.keys().any(is_reached) {
                 continue;
             }

@@ -88,8 +88,9 @@ impl Snapshot {
         let mut decision = self.resolve(self.engine.decide(question)?)?;
         if decision.action == Action::Deny {
             let closest = decision.policy.as_deref().and_then(|key| self.entry(key));
+            let taken = |key: &str| self.entry(key).is_some();
             decision.next_steps =
-                advice::next_steps(question, closest.map(|entry| &**entry), self.settings.shipped_rules);
+                advice::next_steps(question, closest.map(|entry| &**entry), self.settings.shipped_rules, taken);
         }
         Ok(decision)
     }
@@ -252,7 +253,7 @@ network_policies:
                 "github.com",
                 22,
                 "port 22 of github.com is not allowed: entry github lists 443",
-                "in network_policies.github.endpoints, write: {host: github.com, ports: [443, 22]}",
+                "in network_policies.github.endpoints[0], write ports: [443, 22] in place of its port or ports",
             ),
             (
                 "github.com",
@@ -266,6 +267,15 @@ network_policies:
             assert_eq!(decision.reason, reason);
             assert_eq!(decision.next_steps[0], step);
         }
+        // A program's name is no pattern, and an entry's is no other's.
+        let star = program("/tmp/**", &["/usr/bin/bash"]);
+        for (host, port) in [("api.example.org", 443), ("github.com", 443)] {
+            let steps = &ask(&snapshot, host, port, Some(&star)).next_steps;
+            assert!(steps[0].starts_with("rename \"/tmp/**\"") && !steps[0].contains("binaries"), "{steps:?}");
+        }
+        let taken = "{version: 1, network_policies: {a_example: {endpoints: [{host: '*.a.example', port: 1}], binaries: [{path: '**'}]}}}";
+        let steps = &ask(&super::tests::snapshot(taken, true), "a.example", 1, Some(&curl)).next_steps;
+        assert!(steps[0].starts_with("add under network_policies: a_example_2: "), "{steps:?}");
         let added = "
 version: 1
 network_policies:

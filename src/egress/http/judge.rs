@@ -214,8 +214,12 @@ async fn gather(session: &Session, mut body: Body, limit: usize) -> Result<(Byte
 pub(super) fn complete(session: &Session, refusal: &mut Refusal, request: Option<(&Method, &str)>) {
     // Whoever was not looked for is told nothing of policies.
     let Some(owner) = session.client.found_owner() else { return };
-    if let (None, Scope::Tunnel(inside)) = (&refusal.intent, &session.scope) {
-        refusal.intent = Some(inside.intent.clone());
+    if refusal.intent.is_none() {
+        refusal.intent = match &session.scope {
+            Scope::Tunnel(inside) => Some(inside.intent.clone()),
+            Scope::Refused(known) => known.intent.clone(),
+            Scope::Forward => None,
+        };
     }
     if refusal.binary.is_none() {
         refusal.binary = owner.binary();
