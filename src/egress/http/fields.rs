@@ -170,11 +170,38 @@ const NOT_TRAILERS: [HeaderName; 11] = [
     header::TRAILER,
 ];
 
-/// Takes out of trailers what belongs into a head.
+/// Takes out of trailers what belongs into a head, and what some servers would merge into it.
 pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
-    for name in &NOT_TRAILERS {
+    let strange = |name: &&HeaderName| {
+        NOT_TRAILERS.iter().any(|other| reads_as(name, other.as_str()))
+            || OVERRIDES.iter().any(|other| reads_as(name, other))
+    };
+    let strange: Vec<HeaderName> = trailers.keys().filter(strange).cloned().collect();
+    for name in strange {
         trailers.remove(name);
     }
+}
+
+/// Fields by which servers and frameworks have a request mean another method or path than it shows.
+const OVERRIDES: [&str; 5] =
+    ["x-http-method-override", "x-http-method", "x-method-override", "x-original-url", "x-rewrite-url"];
+
+/// Fields that say what a body is and where it ends.
+const FRAMING: [HeaderName; 5] =
+    [header::HOST, header::CONTENT_LENGTH, header::CONTENT_TYPE, header::CONTENT_ENCODING, header::TRANSFER_ENCODING];
+
+/// A field of a request by which its server could do something else than the request says; in names `_` is read as `-` by
+/// whoever makes variables of them (RFC 3875 §4.1.18), and what is framed by such a name is framed twice.
+pub(super) fn overriding(headers: &HeaderMap) -> Option<&HeaderName> {
+    headers.keys().find(|name| {
+        OVERRIDES.iter().any(|other| reads_as(name, other))
+            || name.as_str().contains('_') && FRAMING.iter().any(|other| reads_as(name, other.as_str()))
+    })
+}
+
+fn reads_as(name: &HeaderName, other: &str) -> bool {
+    let (name, other) = (name.as_str().bytes(), other.bytes());
+    name.len() == other.len() && name.zip(other).all(|(byte, other)| byte == other || byte == b'_' && other == b'-')
 }
 
 /// Names this proxy as one that the message came through. Inside a tunnel nobody does: the ends speak to each other,
@@ -318,6 +345,27 @@ mod tests {
             assert!(names.contains(&(name, value.as_bytes())), "{names:?}");
         }
         assert_eq!(names.len(), 5, "{names:?}");
+    }
+
+    #[test]
+    fn what_would_override_a_request_is_found_in_either_spelling() {
+        for (name, found) in [
+            ("X-HTTP-Method-Override", true),
+            ("x_http_method_override", true),
+            ("X-Original_URL", true),
+            ("content_length", true),
+            ("transfer_encoding", true),
+            ("content-length", false),
+            ("x-http-methods", false),
+            ("x_request_id", false),
+        ] {
+            let request = request(Version::HTTP_11, "/", &[(name, "1")]);
+            assert_eq!(overriding(request.headers()).is_some(), found, "{name}");
+        }
+        let fields = [("x_http_method_override", "DELETE"), ("content_length", "1"), ("host", "x"), ("x-sum", "1")];
+        let mut trailers = request(Version::HTTP_11, "/", &fields).headers().clone();
+        strip_trailers(&mut trailers);
+        assert_eq!(trailers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-sum"]);
     }
 
     #[test]

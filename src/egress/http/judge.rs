@@ -6,11 +6,11 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
-use hyper::header::{self, HeaderMap, HeaderName};
+use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request, Version};
 
 use super::exchange::Asked;
-use super::fields::Wish;
+use super::fields::{self, Wish};
 use super::{Body, Inside, Scope, Session};
 use crate::egress::authorize::{Owner, Permit};
 use crate::egress::denial::{Judged, Kind, Refusal};
@@ -20,15 +20,6 @@ use crate::egress::learn::Manner;
 use crate::egress::{forward, limits};
 use crate::event::redact::{PLACEHOLDER, credentials_in, redacted};
 use crate::policy::request::{self, Judgement, Pass, RefusalKind};
-
-/// Fields by which servers and frameworks have a request mean another method or path than it shows.
-const OVERRIDES: [HeaderName; 5] = [
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-method-override"),
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-rewrite-url"),
-];
 
 /// Where a request wants to go.
 ///
@@ -136,7 +127,7 @@ pub(super) async fn request(
         }
     }
     if permit.decision.is_inspected()
-        && let Some(name) = OVERRIDES.iter().find(|name| parts.headers.contains_key(*name))
+        && let Some(name) = fields::overriding(&parts.headers)
     {
         let detail = format!("the field {name} asks the server for something else than the rules would judge");
         return Err(Refusal::new(Kind::InvalidRequest, detail)

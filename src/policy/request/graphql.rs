@@ -171,12 +171,13 @@ fn analyse(document: &str, name: Option<&str>) -> Result<Called, Unclear> {
         return Err(Unclear::new(reason, remedy));
     }
     let mut operations: Vec<(Option<String>, OperationDefinition)> = Vec::new();
+    let mut names = HashSet::new();
     let mut fragments: HashMap<String, SelectionSet> = HashMap::new();
     for definition in tree.document().definitions() {
         match definition {
             Definition::OperationDefinition(operation) => {
                 let name = operation.name().map(|name| name.text().to_string());
-                if operations.iter().any(|(other, _)| *other == name) {
+                if !names.insert(name.clone()) {
                     return Err(Unclear::new("two operations have the same name", "name each differently"));
                 }
                 operations.push((name, operation));

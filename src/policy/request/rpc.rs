@@ -191,7 +191,8 @@ const WHOLE: f64 = 9_007_199_254_740_991.0;
 /// exponent, since `1`, `1.0` and `1e0` are the same to whoever is called.
 fn plain(value: &Value) -> String {
     match value.as_f64() {
-        Some(number) if number.fract() == 0.0 && number.abs() <= WHOLE => format!("{number:.0}"),
+        // With nothing added to it, -0 is 0.
+        Some(number) if number.fract() == 0.0 && number.abs() <= WHOLE => format!("{:.0}", number + 0.0),
         _ => value.to_string(),
     }
 }
