@@ -23,6 +23,12 @@ fn a_denied_parameter_is_found_by_position_and_by_value() {
         let body = format!(r#"{{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {{"n": {number}}}}}"#);
         denied(post(&decision, "/", &body));
     }
+    let zero = self::decision("protocol: json-rpc, rules: [{allow: {method: '*'}}], deny_rules: [{params: {n: '0'}}]");
+    for number in ["0", "0.0", "-0", "-0.0", "-0e5"] {
+        let body = format!(r#"{{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {{"n": {number}}}}}"#);
+        denied(post(&zero, "/", &body));
+        passes(post(&decision, "/", &body));
+    }
     for params in [json!({"to": "good"}), json!(["good"]), json!({"n": 1.5}), json!({"n": 11})] {
         passes(post(&decision, "/", &call("pay", params)));
     }
