@@ -489,6 +489,19 @@ mod tests {
         Owner::Attested(std::sync::Arc::new(Attested { program, pid: 7, uid: 1000 }))
     }
 
+    #[test]
+    fn a_program_s_name_is_no_pattern() {
+        for (path, learned) in [("/tmp/**", 0), ("/tmp/curl", 1)] {
+            let (learner, api) = (Learner::default(), intent("api.example.com", 443));
+            learner.request(&owner(path), &api, Manner::Plain, "GET", "/a");
+            learner.reached(&api);
+            let yaml = learner.policy("a", None);
+            let policy = Policy::parse(&yaml, "learned.yaml").unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+            assert_eq!(policy.network.len(), learned, "{yaml}");
+            assert_eq!(yaml.contains("would read the * in its name"), learned == 0, "{yaml}");
+        }
+    }
+
     /// What is learned of two programs at one destination, and the policy that it is.
     fn of_two(note: impl FnOnce(&Learner, &Intent, [&Owner; 2])) -> (String, Policy) {
         let learner = Learner::default();
